@@ -52,9 +52,8 @@ class OptimizerStep:
             return f"{kind} calls its closure several times"
         if isinstance(optimizer, torch.optim.SparseAdam):
             return f"{kind} takes sparse gradients"
-        hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
-        hooks += (of_torch.global_optimizer_pre_hooks, of_torch.global_optimizer_post_hooks)
-        if any(hooks):
+        own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+        if any(own) or of_torch.global_optimizer_pre_hooks or of_torch.global_optimizer_post_hooks:
             return f"{kind} has hooks that run before or after its steps"
         return f"{kind} steps parameters of class {self.wrapper}, which are no plain tensors" if self.wrapper else ""
 

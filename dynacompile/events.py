@@ -161,11 +161,12 @@ class MaskRead(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionFound(Event):
-    """Hand-written attention, and whether torch's operator computes it."""
+    """Hand-written attention or flex_attention, and whether an attention kernel computes it: torch's, or ours."""
 
     site: str
     kernel: bool
     reason: str
+    ours: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@
     python scripts/bench.py roofline --only "GPT*" --folder FOLDER  # the kernels of a step that lose most time beside what memory and arithmetic allow
     python scripts/bench.py budget  # peak memory against step time for several values of memory_budget
     python scripts/bench.py turns --only "product:*"  # eager, torch.compile and ours in turn in one process, with many rounds
+    python scripts/bench.py attention  # flex_attention by eager, torch.compile and ours: results, steps, kernels, tiles (--only "*4096*": further rows)
     python scripts/bench.py background  # compiling in the background against waiting: seconds until steps are fast, and what steps wait meanwhile
     python scripts/bench.py trees --against FOLDER  # another checkout and this one in turn: did a change make anything slower?
 
@@ -41,11 +42,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from scripts import (  # noqa: E402
+    bench_attention,
     bench_background,
     bench_budget,
     bench_capture,
     bench_guards,
-    bench_lightning,
     bench_optimizers,
     bench_roofline,
     bench_symbolic,
@@ -267,7 +268,7 @@ def main() -> None:
         "what",
         nargs="?",
         default="steps",
-        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "lightning", "background", "turns"),
+        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "lightning", "background", "turns", "attention"),
         help="workloads' steps, first calls with backend='eager', optimizers' compiles, guards, symbolic sizes, another checkout and this one in turn, "
         "kernels beside their roof, memory against time, the recipes' whole training steps under Lightning, compiling in the background "
         "against waiting, or the systems in turn in one process",
@@ -280,8 +281,9 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="roofline: where the picture and all figures are written")
     parser.add_argument("--against", type=Path, help="trees: the other checkout")
     parser.add_argument("--rounds", type=int, default=5, help="trees, lightning: how often each is measured; turns: a fifth of that")
-    parser.add_argument("--worker", choices=sorted({*SYSTEMS, *bench_background.SYSTEMS, *bench_lightning.SYSTEMS}), help=argparse.SUPPRESS)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    bench_lightning: Any = importlib.import_module("scripts.bench_lightning") if args.what == "lightning" else None  # which needs Lightning and Hydra
     if args.worker and args.what == "lightning":
         print(json.dumps(bench_lightning.worker(args.worker, args.only, args.device, args.mode)))
         return
@@ -330,6 +332,9 @@ def main() -> None:
         about = f"`python scripts/bench.py budget --device {args.device}` on {machine(args.device)}."
         print(f"{about}\n\n{bench_budget.table(args.only, args.device, args.seconds)}")
         return
+    if args.what == "attention":
+        print(f"`python scripts/bench.py attention` on {machine(args.device)}. Medians of {bench_attention.ROUNDS} rounds.")
+        sys.exit(bench_attention.main(None if args.only == "*" else args.only))
     if args.what == "turns":
         about = f"`python scripts/bench.py turns --device {args.device} --mode {args.mode}` on {machine(args.device)}."
         about += f" The shortest of {5 * args.rounds} rounds each."

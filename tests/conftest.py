@@ -11,13 +11,14 @@ import torch
 TESTS = Path(__file__).parent
 SLOW = frozenset(
     """
-    architecture/test_imports.py callbacks/test_inert.py callbacks/test_loggers.py callbacks/test_measure.py callbacks/test_reports.py
+    architecture/test_imports.py build/test_attention_builds.py
+    callbacks/test_inert.py callbacks/test_loggers.py callbacks/test_measure.py callbacks/test_reports.py
     callbacks/test_run_folder.py callbacks/test_train.py capture/test_dropped.py
-    codegen/test_cpp_groups.py codegen/test_triton.py codegen/test_triton_lists.py codegen/test_triton_products.py dynamic/test_backend_programs.py
-    dynamic/test_backend_triton.py dynamic/test_triton_forms.py optimizers/test_every_form.py programs/test_functions_as_objects.py
-    programs/test_numbers_at_the_edges.py programs/test_p12_advice.py programs/test_p56_backward_hooks.py programs/test_p86_flexible_attention.py
-    recipes/test_recipes.py runtime/test_cpu_memory.py runtime/test_gil.py runtime/test_no_memory.py threads/test_background.py threads/test_forks.py
-    threads/test_interrupts.py threads/test_storm.py
+    codegen/test_cpp_groups.py codegen/test_triton.py codegen/test_triton_attention.py codegen/test_triton_lists.py codegen/test_triton_products.py
+    dynamic/test_backend_programs.py dynamic/test_backend_triton.py dynamic/test_triton_forms.py optimizers/test_every_form.py
+    programs/test_functions_as_objects.py programs/test_numbers_at_the_edges.py programs/test_p12_advice.py programs/test_p56_backward_hooks.py
+    programs/test_p86_flexible_attention.py recipes/test_recipes.py runtime/test_cpu_memory.py runtime/test_gil.py runtime/test_no_memory.py
+    threads/test_background.py threads/test_forks.py threads/test_interrupts.py threads/test_storm.py
     """.split()
 )
 SLOW_FOLDERS = frozenset({"fuzz", "opdb"})  # slices of long runs

@@ -14,10 +14,13 @@ import torch
 import torch.fx
 from torch.nn import functional as F
 
+from dynacompile.autograd.attention_kernels import by_kernels
 from dynacompile.autograd.attention_patterns import SOFTMAXES, Chain, chain_from, refused_kernel, refused_size
+from dynacompile.autograd.score_functions import Refused
 from dynacompile.env import Env
 from dynacompile.events import AttentionFound
 from dynacompile.ops.attention import by_operator
+from dynacompile.ops.attention_kernels import DEVICES
 from dynacompile.ops.flexible_attention import Flexible, FlexibleKernel
 from dynacompile.private.of_torch import FakeTensor
 
@@ -49,28 +52,50 @@ def with_attention_kernels(graph: torch.fx.GraphModule, env: Env, kept: Mapping[
 
 
 def event_of(chain: Chain, env: Env) -> AttentionFound:
-    site, reason = str(chain.nodes[-1].meta.get("site") or ""), chain.reason or "torch's operator needs no memory for the scores"
-    return AttentionFound(region=env.region, bucket=env.bucket, kernel=not chain.reason, reason=reason, site=site)
+    site = str(chain.nodes[-1].meta.get("site") or "")
+    told = chain.told or ("torch's operator needs no memory for the scores" if not chain.reason else "")
+    reason = "; ".join(part for part in (told, chain.reason) if part)
+    return AttentionFound(region=env.region, bucket=env.bucket, kernel=not chain.reason, ours=chain.ours, reason=reason, site=site)
 
 
 def flexible(node: Node, env: Env) -> Chain | None:
-    """flex_attention, as a chain of one node."""
+    """flex_attention, as a chain of one node: by kernels of ours, or else by torch's operator, or else as written."""
     if not isinstance(node.target, Flexible):
         return None
-    query, key, value = (n.meta["val"] for n in node.args[:3])  # type: ignore[union-attr]
     chain = Chain()
-    chain.add(node, (by_operator, (*node.args, FlexibleKernel(node.target))))
-    if node.target.score is not None or node.target.auxiliary:
-        chain.refuse("a function changes its scores, or more is asked for than its result")
-    elif query.dtype != key.dtype or query.dtype != value.dtype:
-        chain.refuse("operands have several dtypes")
+    refused = refused_operator(node, env)
+    if not refused and node.target.mask is None:
+        chain.add(node, (by_operator, (*node.args, FlexibleKernel(node.target))))
+        return chain
+    try:
+        form: Any = by_kernels(node, None if refused else FlexibleKernel(node.target), env)
+    except Refused as why:
+        form = FlexibleKernel(node.target)
+        chain.refuse(refused)
+        if kernels_exist(node):
+            chain.told = f"no kernel of ours, since {why}"
     else:
-        dtype = query.dtype
-        if torch.is_autocast_enabled(query.device.type) and dtype != torch.float64:
-            dtype = torch.get_autocast_dtype(query.device.type)
-        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-        chain.refuse(refused_kernel(query, value) or refused_size((query.shape[-2], key.shape[-2]), value.shape[-1], dtype, query.device.type, recorded, env))
+        chain.ours, chain.told = True, "block by block, its functions are part of them, unless its mask is one that torch's kernels know"
+    chain.add(node, (by_operator, (*node.args, form)))
     return chain
+
+
+def kernels_exist(node: Node) -> bool:
+    return node.args[0].meta["val"].device.type in DEVICES  # type: ignore[union-attr]
+
+
+def refused_operator(node: Node, env: Env) -> str:
+    """Why torch's operator does not compute a flex_attention."""
+    query, key, value = (n.meta["val"] for n in node.args[:3])  # type: ignore[union-attr]
+    if node.target.score is not None or node.target.auxiliary:  # type: ignore[union-attr]
+        return "a function changes its scores, or more is asked for than its result"
+    if query.dtype != key.dtype or query.dtype != value.dtype:
+        return "operands have several dtypes"
+    dtype = query.dtype
+    if torch.is_autocast_enabled(query.device.type) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(query.device.type)
+    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    return refused_kernel(query, value) or refused_size((query.shape[-2], key.shape[-2]), value.shape[-1], dtype, query.device.type, recorded, env)
 
 
 def layer(node: Node, env: Env) -> Chain | None:

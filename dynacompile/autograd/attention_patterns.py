@@ -54,7 +54,7 @@ IN_PLACE = frozenset({operator.imul, operator.itruediv, operator.iadd, operator.
 
 @dataclass
 class Chain:
-    """One attention, as far as it was followed. reason: why it stays as it is."""
+    """One attention, as far as it was followed. reason: why it stays as it is. ours: kernels of ours compute it. told: what else there is to say of it."""
 
     nodes: list[Node] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -65,6 +65,8 @@ class Chain:
     softmax: Node | None = None
     likes: list[Node] = field(default_factory=list)
     reason: str = ""
+    ours: bool = False
+    told: str = ""
 
     def add(self, node: Node, step: Step) -> None:
         self.nodes.append(node)

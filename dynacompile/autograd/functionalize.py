@@ -27,7 +27,7 @@ from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
-from dynacompile.ops.scans import cumprod
+from dynacompile.ops.scans import cummax, cummin, cumprod
 from dynacompile.ops.wrappers import Enter, Leave, is_wrapper, leaves_of
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
@@ -41,6 +41,8 @@ SUBSTITUTES: dict[object, Callable] = {
     torch.bernoulli: bernoulli,
     torch.nn.functional.one_hot: one_hot,
     torch.cumprod: cumprod,
+    torch.cummax: cummax,
+    torch.cummin: cummin,
     torch.quantile: checked_quantile(torch.quantile),
     torch.nanquantile: checked_quantile(torch.nanquantile),
     **FUSED_STEPS,
@@ -48,6 +50,8 @@ SUBSTITUTES: dict[object, Callable] = {
 METHODS: dict[str, Callable] = {
     "bernoulli": bernoulli,
     "cumprod": cumprod,
+    "cummax": cummax,
+    "cummin": cummin,
     "quantile": SUBSTITUTES[torch.quantile],
     "nanquantile": SUBSTITUTES[torch.nanquantile],
 }

@@ -306,7 +306,8 @@ def trace_backward(
     for grad in results:
         if grad is not None and is_wrapper(grad):
             kind = type(grad).__qualname__
-            raise Unsupported("no-gradient", f"the gradient of a plain tensor is a {kind}, which wraps others", "wrap the tensor, or pass it in without gradients")
+            hint = "wrap the tensor, or pass it in without gradients"
+            raise Unsupported("no-gradient", f"the gradient of a plain tensor is a {kind}, which wraps others", hint)
         if grad is not None and grad.layout is not torch.strided:
             raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     found = [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]

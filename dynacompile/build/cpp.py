@@ -31,7 +31,7 @@ from dynacompile.trusted import scratch_folder
 
 FORMAT = "2"
 HEADERS = Path(__file__).parent.parent / "codegen" / "cpp"
-HEADER_NAMES = ("intrinsics.h", "vec.h", "vecmath.h", "attention.h", "product.h")
+HEADER_NAMES = ("intrinsics.h", "vec.h", "vecmath.h", "attention.h", "product.h", "scans.h")
 # No contraction: user code rounds as eager does. No trapping and no errno: comparisons and library calls stay in the lanes.
 FLAGS = (
     "-std=c++17",
@@ -46,6 +46,9 @@ FLAGS = (
     "-fvisibility-inlines-hidden",
     "-w",
 )
+# GCC 12's vectorizer of loops makes wrong code of loops over the lanes of a vector (pattern 12 of codegen/cpp/probe.h). Kernels are made of vectors as
+# they are, and are as fast without it. Clang does not know the flag.
+ONLY_GCC = ("-fno-tree-loop-vectorize",)
 INTRINSICS = "-DDC_IMMINTRIN"  # tried where the compiler knows other builtins than intrinsics.h
 LINK = ("-nodefaultlibs", "-lm", "-lc", "-lgcc", "-Wl,--build-id=none")
 UNIT_CHARACTERS = 12000  # of kernel text, above which a graph is cut into units that compile in parallel
@@ -180,7 +183,7 @@ def unit_key(text: str, flags: tuple[str, ...]) -> str:
 
 def libraries_depend_on(flags: Sequence[str]) -> tuple[str, ...]:
     """What every library depends on: headers, compiler, flags, the processor's instructions."""
-    return header_text(), toolchain().stamp, *flags, *FLAGS, *LINK, processor()
+    return header_text(), toolchain().stamp, *flags, *FLAGS, *ONLY_GCC, *LINK, processor()
 
 
 @functools.cache
@@ -228,23 +231,32 @@ def compile_in(folder: Path, flags: list[str]) -> bytes:
     runtime = [str(openmp)] if openmp is not None else ["-lgomp"]
     source, library = folder / "kernels.cpp", folder / "kernels.so"
     command = [*compiler_with(flags), str(source), *runtime, "-shared", *LINK, "-o", str(library)]
-    run = run_compiler(command, "compile a kernel")
-    if run.status != 0 and run_compiler([*command, INTRINSICS], "compile a kernel").status != 0:
+    run = compiled(command, "compile a kernel")
+    if run.status != 0:
         raise BuildError(refusal(tools.command[0], command, run))
     return made_library(tools.command[0], library)
+
+
+def compiled(command: list[str], doing: str) -> compilers.Finished:
+    """A run of the compiler, and again without what not every compiler knows; of runs that all fail, the first."""
+    first = run_compiler(command, doing)
+    if first.status == 0:
+        return first
+    others = ([*command, INTRINSICS], [word for word in command if word not in ONLY_GCC])
+    return next((run for run in (run_compiler(other, doing) for other in others if other != command) if run.status == 0), first)
 
 
 def compile_program(given: Sequence[str], source: Path, program: Path, flags: Sequence[str]) -> compilers.Finished:
     """Builds an executable of `source` as kernels are built."""
     command = [*compiler_with([*given, *flags]), str(source), *LINK, "-o", str(program)]
-    run = run_compiler(command, "compile its probe")
-    return run if run.status == 0 else run_compiler([*command, INTRINSICS], "compile its probe")
+    return compiled(command, "compile its probe")
 
 
 def compiler_with(flags: Sequence[str]) -> list[str]:
     """The command up to the source: later flags have the last word."""
     arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
-    return [*toolchain().command, *FLAGS, *arch, *flags, f"-I{HEADERS}"]
+    own = ONLY_GCC if "clang" not in toolchain().stamp else ()
+    return [*toolchain().command, *FLAGS, *own, *arch, *flags, f"-I{HEADERS}"]
 
 
 def refusal(compiler: str, command: list[str], run: compilers.Finished) -> str:

@@ -68,13 +68,14 @@ Chosen = dict[str, tuple[KernelSource, Candidate]]
 
 
 def build_chosen(sources: Mapping[str, KernelSource], chosen: Mapping[str, int], env: Env, store: Store) -> tuple[Chosen, dict[str, CudaKernel]]:
-    """The candidate of each source, and its kernel. Of a product of matrices, what Triton's warp specialisation refuses is not chosen: the next one is."""
+    """The candidate of each source, and its kernel. Of products of matrices and attention, what Triton refuses, or what takes more shared memory than there is,
+    is not chosen: the next one is."""
     kernels: Chosen = {}
     built: dict[str, CudaKernel] = {}
     waiting = {name: [index, *(i for i in range(len(sources[name].candidates)) if i != index)] for name, index in chosen.items()}
     while waiting:
         tried = {name: (sources[name], sources[name].candidates[order.pop(0)]) for name, order in waiting.items()}
-        optional = {name for name in tried if sources[name].kernel.nest.is_product and waiting[name]}
+        optional = {name for name in tried if may_be_refused(sources[name]) and waiting[name]}
         found = build_forms({name: (*kernel, forms.first(*kernel)) for name, kernel in tried.items()}, env, store, optional)
         kernels |= {name: tried[name] for name in found}
         built |= found
@@ -111,7 +112,7 @@ class OtherForms:
 
 def build_candidates(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]], env: Env, store: Store) -> dict[tuple[str, int], CudaKernel]:
     """Candidates in the form that the example needs, without those of products that Triton refuses."""
-    optional = {(name, index) for name, index in wanted if sources[name].kernel.nest.is_product}
+    optional = {(name, index) for name, index in wanted if may_be_refused(sources[name])}
     return build_forms(first_forms(sources, wanted), env, store, optional)
 
 
@@ -164,11 +165,16 @@ def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: En
     return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items() if packed[key] != REFUSED}
 
 
+def may_be_refused(source: KernelSource) -> bool:
+    """Whether its candidates take so much of a processor that one of them may not fit."""
+    return source.kernel.nest.is_product or source.kernel.call is not None
+
+
 def against(facts: dict, source: KernelSource, candidate: Candidate) -> str:
     """Why a kernel can't run that Triton has compiled, or has not; "" where it can."""
     if not facts["ok"]:
         return facts["error"][:200]
-    if source.kernel.nest.is_product and facts["shared"] > MOST_SHARED:
+    if may_be_refused(source) and facts["shared"] > MOST_SHARED:
         return f"it needs {facts['shared']} bytes of shared memory"
     own = SCRATCH if any(p.mode == "scratch" for p in source.kernel.params) else 0
     scratch = facts["scratch"] * prod(map(hint, grid_of(source, candidate)))

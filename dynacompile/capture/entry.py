@@ -377,7 +377,7 @@ def continues_break(cx: Trace, code: CodeType) -> bool:
 
 
 def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> tuple[torch.fx.GraphModule | None, list[Leave | None]]:
-    """The graph with its outputs, modes restored to those at its start, None when it does nothing; and of each output what takes it apart, where it is a wrapper."""
+    """The graph with its outputs and modes restored to those at its start, None when it does nothing; and what takes apart each output that is a wrapper."""
     if not cx.recorder.ops:
         return None, []
     graph = cx.recorder.graph

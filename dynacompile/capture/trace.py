@@ -59,7 +59,7 @@ NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of wh
 CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # kinds of facts that change while an object stays the same
 STEPS_OF_OPERATION = 32  # instructions that are traced for each operation that may be: models have 4 to 50, and those with many have few operations
 MAX_DEPTH = 120
-TORCH_FOLDER = torch.__file__.rpartition("/")[0] + "/"
+FOLLOWED = (torch.__file__.rpartition("/")[0] + "/", __file__.rpartition("/")[0] + "/")  # torch, and what capture follows in its stead
 
 
 def is_refused_by_eager(optimizer: torch.optim.Optimizer) -> bool:
@@ -454,11 +454,11 @@ class Trace:
             raise unsupported("too-long", self.most_steps)
 
     def site(self) -> Site:
-        """The innermost place outside of torch; the frame's own place where there is none."""
+        """The innermost place outside of torch, and of what is followed in its stead; the frame's own place where there is none."""
         if self._left_at is not None:
             return self._left_at
         for frame in reversed(self.frames):
-            if not frame.code.co_filename.startswith(TORCH_FOLDER):
+            if not frame.code.co_filename.startswith(FOLLOWED):
                 return self.site_of(frame)
         return self.site_of(self.frames[0])
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from dynacompile.ir.index import Symbol, evaluated
+from dynacompile.ir.index import Index, Symbol, evaluated
 from dynacompile.ir.loops import Buffer, Extern, Ref
-from dynacompile.ir.sizes import symbols_in
+from dynacompile.ir.sizes import real_of, symbols_in
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,24 @@ class Call:
         return next(v for v in self.views if v.name == name)
 
     def argument(self, name: str) -> Any:
-        """An argument of the call by its name, with its default where the call names none; of a tensor the view."""
+        """An argument of the call by its name, with its default where the call names none; of a tensor the view, of several a list of them."""
         for place, parameter in enumerate(self.step.op._schema.arguments):
             if parameter.name == name:
                 given = self.step.args[place] if place < len(self.step.args) else self.step.kwargs.get(name, parameter.default_value)
-                return self.view(given.buffer) if isinstance(given, Ref) else given
+                return self.shown(given, self.view)
         raise KeyError(name)
+
+    def shown(self, arg: Any, view: Callable[[str], Any]) -> Any:
+        """An argument with what stands for its tensors."""
+        if isinstance(arg, Ref):
+            return view(arg.buffer)
+        return [self.shown(a, view) for a in arg] if isinstance(arg, (tuple, list)) else arg
 
     def outputs(self) -> list[Buffer]:
         return [self.view(name) for name in self.step.outputs if name is not None]
 
     def symbols(self) -> set[Symbol]:
-        return set(symbols_in([(v.size, v.stride, v.offset) for v in self.views])) | set(symbols_in((self.step.args, dict(self.step.kwargs))))
+        return set(symbols_in([(v.size, v.stride, v.offset) for v in self.views])) | self.step.symbols()
 
     def text(self) -> str:
         views = [f"  {v.name}: {str(v.dtype).removeprefix('torch.')}{list(v.size)} stride {list(v.stride)} of {v.base}+{v.offset}" for v in self.views]
@@ -59,7 +65,9 @@ class Call:
         shown = {v.name: tensor(v) for v in self.views}
 
         def filled(arg: object) -> object:
-            return shown[arg.buffer] if isinstance(arg, Ref) else arg
+            if isinstance(arg, (Index, Symbol)):
+                return evaluated(arg, sizes) if isinstance(arg, Index) else real_of(sizes[arg]) if arg.real else sizes[arg]
+            return [filled(a) for a in arg] if isinstance(arg, (tuple, list)) else shown[arg.buffer] if isinstance(arg, Ref) else arg
 
         results = self.step.op(*map(filled, self.step.args), **{k: filled(v) for k, v in self.step.kwargs.items()})
         for name, value in zip(self.step.outputs, results if isinstance(results, (tuple, list)) else (results,), strict=True):
@@ -79,11 +87,5 @@ def named(step: Extern, buffers: Mapping[str, Buffer], root_of: Callable[[str], 
             views[name] = replace(b, name=f"v{len(views)}", base=param, kind="temp")
         return views[name].name
 
-    def renamed(args: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(Ref(view(a.buffer)) if isinstance(a, Ref) else a for a in args)
-
-    args = renamed(step.args)
-    kwargs = dict(zip(step.kwargs, renamed(tuple(step.kwargs.values())), strict=True))
-    outputs = tuple(None if o is None else view(o) for o in step.outputs)
-    own = replace(step, name="call", args=args, kwargs=kwargs, outputs=outputs, origins=(), after=())
-    return Call(own, tuple(views.values())), params
+    plain = replace(step, name="call", origins=(), after=(), mutates=())
+    return Call(plain.with_names(view, lambda owner: params.setdefault(owner, f"p{len(params)}")), tuple(views.values())), params

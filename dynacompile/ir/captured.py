@@ -99,9 +99,9 @@ PENDING = -2  # in the place of a wrapper: the result of a collective that may b
 
 @dataclass(frozen=True)
 class Wrappers:
-    """Tensors that wrap others among what the graph's callable is given and gives. inputs: of each graph input that lies inside of one, which of `enters` it is,
-    or PENDING, and the attribute; enters: what makes them in the graph. outputs: of each output, what takes it apart in the graph; None for other inputs and
-    outputs."""
+    """Tensors that wrap others among what the graph's callable is given and gives. inputs: for each graph input that lies inside of a wrapper, the index in
+    `enters` of the step that makes it, or PENDING, and the attribute; None for others. enters: the steps that make wrappers in the graph. outputs: for each
+    output that is a wrapper, the step that takes it apart in the graph; None for others."""
 
     inputs: tuple[tuple[int, str] | None, ...]
     enters: tuple[Enter, ...]

@@ -7,8 +7,8 @@ A nest's body is straight-line SSA, executed once for each point of its iteratio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import Site
 from dynacompile.ir.index import Extent, Index, Symbol, Var, extent, hint
 from dynacompile.ir.sizes import Sizes, symbols_in
-from dynacompile.ops.scalars import REDUCTIONS, SCALARS
+from dynacompile.ops.scalars import PLACES, REDUCTIONS, SCALARS, SCANS
 from dynacompile.private import of_torch
 
 
@@ -91,13 +91,26 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True)
+class Scan:
+    """Attribute of a scan. kind: of ops.scalars.SCANS. reverse: it runs from the last point to the first."""
+
+    kind: str
+    reverse: bool = False
+
+    def __repr__(self) -> str:
+        return f"{self.kind}{' from the end' if self.reverse else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One SSA value; its id is its position in the body. name is one of
 
     a row of ops.scalars.SCALARS; "load" (attr: Access); "store" (args: the value, attr: Access, no result); "constant" (attr: number);
     "index" (attr: Index; dtype int64 or int32); "given" (attr: a real Symbol; float64); "reduce" (args: the value, attr: a kind of
     ops.scalars.REDUCTIONS): over all r axes,
-    argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning; "product" (args: two loads of one dtype, attr:
+    argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning; "scan" (args: the value, attr: Scan): what the points
+    up to and including this one give, in the order of the flattened r axes; argmax and argmin give the latest winning position, NaN winning, and max and min
+    the value there; a second arg is a bool that tells where the scan starts anew; "product" (args: two loads of one dtype, attr:
     Contraction; float32): the sum over all r axes of one times the other, of which one varies along rows, the other along columns.
     An Index may use `Var("%7")`: the integer value of op 7 (an indirect access).
     """
@@ -132,9 +145,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class Nest:
-    """Loops with a body: pointwise where no axis has role "r", else a reduction. Axes: x axes first, then r axes, outer to inner.
+    """Loops with a body: pointwise where no axis has role "r", else a reduction or a scan. Axes: x axes first, then r axes, outer to inner.
 
-    An op is at level "x" when it depends on no r axis, else at level "r"; a reduce takes level r to level x; a store at level x
+    An op is at level "x" when it depends on no r axis, else at level "r", as every scan is; a reduce takes level r to level x; a store at level x
     happens once per x point, but one that adds happens at every point. In a fused kernel, an x-level op may use the results of reduces,
     and r-level ops may use x-level ones: that makes several passes over the r axes.
     """
@@ -161,6 +174,14 @@ class Nest:
     @property
     def is_reduction(self) -> bool:
         return any(op.name == "reduce" for op in self.body)
+
+    def scans(self) -> tuple[Scan, ...]:
+        return tuple(op.attr for op in self.body if op.name == "scan")  # type: ignore[misc]
+
+    @property
+    def scans_both_ways(self) -> bool:
+        """Whether some scans run from the first point on, and others from the last."""
+        return len({s.reverse for s in self.scans()}) > 1
 
     @property
     def adds(self) -> bool:
@@ -214,6 +235,10 @@ class Ref:
     buffer: str
 
 
+SCORE, GRADIENT, RESULT = POINT_BUFFERS = ("<score>", "<gradient>", "<result>")
+"""What bodies of templates read and write of their point: a score, the gradient of its result, and the result."""
+
+
 @dataclass(frozen=True)
 class Extern:
     """A call of an ATen (or custom) op on whole tensors.
@@ -225,6 +250,8 @@ class Extern:
     after: buffers that it does not read, and that are made before it runs.
     template: the name of a kernel of ours that does the same and writes into `outputs`, which are then of kind "temp"; the schedule launches that. The op says
     what it computes, and interpreters call it.
+    bodies: of a template that computes with functions of the caller's, these by their role, as nests over the points that the kernel walks. They read and write
+    buffers that own memory, and, under the names POINT_BUFFERS, what the kernel has at a point.
     """
 
     name: str
@@ -238,13 +265,43 @@ class Extern:
     origins: tuple[Origin, ...] = ()
     after: tuple[str, ...] = ()
     template: str | None = None
+    bodies: Mapping[str, Nest] = field(default_factory=dict)
 
     def reads(self) -> tuple[str, ...]:
         return tuple(refs(self.args)) + tuple(refs(tuple(self.kwargs.values()))) + self.after
 
+    def symbols(self) -> set[Symbol]:
+        """The symbols in its arguments and bodies."""
+        return set(symbols_in((self.args, dict(self.kwargs)))).union(*(nest.symbols() for nest in self.bodies.values()))
+
     def text(self) -> str:
         template = f" by {self.template}" if self.template else ""
-        return f"{', '.join(o or '_' for o in self.outputs)} = {self.op}({self.args}, {dict(self.kwargs)}){template}"
+        line = f"{', '.join(o or '_' for o in self.outputs)} = {self.op}({self.args}, {dict(self.kwargs)}){template}"
+        return "\n".join([line, *(f"  {role}: {nest.text()}" for role, nest in self.bodies.items())])
+
+    def with_names(self, name: Callable[[str], str], owner: Callable[[str], str] | None = None) -> Extern:
+        """The call of other buffers. owner: the new name of a buffer that owns memory, where that is not `name` of it."""
+
+        def new(value: Any) -> Any:
+            if isinstance(value, Ref):
+                return Ref(name(value.buffer))
+            if isinstance(value, (tuple, list)):
+                return type(value)(map(new, value))
+            return {k: new(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+        def renamed(nest: Nest) -> Nest:
+            body = [op if type(op.attr) is not Access or op.attr.buffer in POINT_BUFFERS else moved(op) for op in nest.body]
+            return replace(nest, body=tuple(body))
+
+        def moved(op: Op) -> Op:
+            return replace(op, attr=op.attr.at(op.attr.index, op.attr.mask, (owner or name)(op.attr.buffer)))
+
+        # Arguments come first, since `name` may number what it is asked for.
+        args, kwargs = new(self.args), {k: new(v) for k, v in self.kwargs.items()}
+        outputs = tuple(None if o is None else name(o) for o in self.outputs)
+        bodies = {role: renamed(nest) for role, nest in self.bodies.items()}
+        mutates, after = (tuple(map(name, names)) for names in (self.mutates, self.after))
+        return replace(self, args=args, kwargs=kwargs, outputs=outputs, mutates=mutates, after=after, bodies=bodies)
 
 
 def refs(args: object) -> list[str]:
@@ -351,6 +408,8 @@ def verify_body(stage: str, nest: Nest) -> None:
         elif op.name == "reduce":
             if op.attr not in REDUCTIONS or not nest.r_axes:
                 raise VerifyError(stage, f"{where}: unknown reduction {op.attr!r}, or no axis to reduce")
+        elif op.name == "scan":
+            verify_scan(stage, where, nest, op)
         elif op.name == "product":
             if len(op.args) != 2 or op.dtype != torch.float32 or not nest.r_axes or any(nest.body[a].name != "load" for a in op.args):
                 raise VerifyError(stage, f"{where}: the operands of a product are two loads, its result is float32, and it sums over an axis")
@@ -361,6 +420,17 @@ def verify_body(stage: str, nest: Nest) -> None:
                 raise VerifyError(stage, f"{where}: {op.attr!r} is no float of a call")
         elif op.name not in ("load", "store", "constant", "index"):
             raise VerifyError(stage, f"{where}: unknown op")
+
+
+def verify_scan(stage: str, where: str, nest: Nest, op: Op) -> None:
+    """A scan is of numbers, and positions are int64."""
+    if not isinstance(op.attr, Scan) or op.attr.kind not in SCANS or not nest.r_axes:
+        raise VerifyError(stage, f"{where}: unknown scan {op.attr!r}, or no axis to run along")
+    value = nest.body[op.args[0]].dtype if op.args else torch.bool
+    if value == torch.bool or op.dtype != (torch.int64 if op.attr.kind in PLACES else value):
+        raise VerifyError(stage, f"{where} makes {op.dtype} of {value}")
+    if len(op.args) > 2 or any(nest.body[a].dtype != torch.bool for a in op.args[1:]):
+        raise VerifyError(stage, f"{where}: what tells where a scan starts anew is one bool")
 
 
 def verify_added(stage: str, where: str, nest: Nest, op: Op) -> None:
@@ -383,6 +453,9 @@ def levels(nest: Nest) -> tuple[str, ...]:
     for op in nest.body:
         if op.name in ("reduce", "product"):
             out.append("x")
+            continue
+        if op.name == "scan":
+            out.append("r")
             continue
         deep = any(out[a] == "r" for a in op.args)
         index = op.attr.index if isinstance(op.attr, Access) else op.attr if isinstance(op.attr, Index) else None

@@ -13,8 +13,9 @@ import torch.fx
 
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported
+from dynacompile.events import AttentionFound
 from dynacompile.ir.index import Index
-from dynacompile.ir.loops import Extern, LoopProgram
+from dynacompile.ir.loops import LoopProgram
 from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
 from dynacompile.ir.symbols import extent, sources
 from dynacompile.lower.adding import lower_embedding_backward, lower_index_add, lower_index_put, lower_scatter_add
@@ -27,6 +28,7 @@ from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_poi
 from dynacompile.lower.products import decided
 from dynacompile.lower.prune import prune
 from dynacompile.lower.reduction import lower_extremum, lower_reduction, lower_variance
+from dynacompile.lower.scans import lower_running_extremum, lower_running_extremum_backward, lower_scan
 from dynacompile.lower.views import lower_view
 from dynacompile.lower.windows import (
     lower_adaptive_avg_pool,
@@ -51,6 +53,9 @@ KINDS: dict[str, Callable[[Lowering, torch.fx.Node, Row], None]] = {
     "reduction": lower_reduction,
     "extremum": lower_extremum,
     "variance": lower_variance,
+    "scan": lower_scan,
+    "running_extremum": lower_running_extremum,
+    "running_extremum_backward": lower_running_extremum_backward,
     "cat": lower_cat,
     "pad": lower_pad,
     "slice_scatter": lower_slice_scatter,
@@ -102,6 +107,9 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
                 raise Unsupported("graph-node", f"a {node.op} node ({node.target}) in a graph of ATen ops")
     for node, choice in low.products:
         env.emit(decided(env, node, choice))
+    for node in low.unfused_attention:
+        site, reason = str(node.meta.get("site") or ""), "its functions have an operation that kernels lack, so that the scores are computed as a whole"
+        env.emit(AttentionFound(region=env.region, bucket=env.bucket, kernel=False, reason=reason, site=site))
     program = LoopProgram(tuple(inputs), outputs, low.buffers, tuple(low.steps), low.constants)
     program = prune(program)
     program = replace(program, sizes=program_sizes(program, graph))
@@ -114,7 +122,7 @@ def program_sizes(program: LoopProgram, graph: torch.fx.GraphModule) -> Sizes:
     """The symbols that the program uses, and where its inputs show them."""
     used = {s for b in program.buffers.values() for s in symbols_in((b.size, b.stride, b.offset))}
     for step in program.steps:
-        used.update(symbols_in((step.args, dict(step.kwargs))) if isinstance(step, Extern) else step.symbols())
+        used.update(step.symbols())
     shown, checks = sources(graph)
     return sizes_of(used, shown, checks)
 

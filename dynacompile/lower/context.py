@@ -25,8 +25,8 @@ CPU = torch.device("cpu")
 
 class Lowering:
     """State of one call of `lower`. values: what each node became: a buffer's name, a number, None, or a list of those. device: where the
-    program's kernels run. products: of matrices on the CPU, and whether they are loops. precise: each result is rounded to its dtype, as eager rounds
-    what it writes to memory, also where a later op reads it from a register."""
+    program's kernels run. products: of matrices on the CPU, and whether they are loops. unfused_attention: calls whose functions have no form in kernels.
+    precise: each result is rounded to its dtype, as eager rounds what it writes to memory, also where a later op reads it from a register."""
 
     def __init__(self, taken: Iterable[str] = (), device: torch.device = CPU, precise: bool = False) -> None:
         self._taken = set(taken)
@@ -37,6 +37,7 @@ class Lowering:
         self.values: dict[torch.fx.Node, object] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self.products: list[tuple[torch.fx.Node, Choice]] = []
+        self.unfused_attention: list[torch.fx.Node] = []
         self._axes: dict[tuple[Extent, ...], tuple[tuple[Axis, ...], tuple[Index, ...]]] = {}
         self._strided: dict[tuple, Index] = {}
 

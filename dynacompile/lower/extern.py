@@ -14,7 +14,9 @@ from dynacompile.ir.index import extent as simplest
 from dynacompile.ir.loops import Extern, Ref
 from dynacompile.ir.symbols import bare_symbol, extent
 from dynacompile.lower.attention import lower_attention
+from dynacompile.lower.block_attention import lower_block_attention
 from dynacompile.lower.context import Lowering, geometry, origin
+from dynacompile.lower.items import used_items
 from dynacompile.lower.products import lower_rows_product, lower_small_product
 from dynacompile.ops.chunked_losses import ADD_PRODUCT, ADD_TO, AFTER, PRODUCT_INTO
 from dynacompile.ops.collectives import is_collective, is_wait
@@ -42,7 +44,9 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
         lower_sum_in_place(low, node)
         return
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
-    if lower_rows_product(low, node, args, kwargs) or lower_small_product(low, node) or lower_attention(low, node, args, kwargs):  # type: ignore[arg-type]
+    if lower_rows_product(low, node, args, kwargs) or lower_small_product(low, node):  # type: ignore[arg-type]
+        return
+    if lower_attention(low, node, args, kwargs) or lower_block_attention(low, node, args, kwargs):  # type: ignore[arg-type]
         return
     mutated = mutated_args(low, node, op)
     random = torch.Tag.nondeterministic_seeded in op.tags or (is_collective(op) and not is_wait(op))
@@ -132,16 +136,6 @@ def refuse_symbols(val: object, node: torch.fx.Node) -> None:
             "keep it out of the compiled region",
             str(node.meta.get("site") or ""),
         )
-
-
-def used_items(node: torch.fx.Node, count: int) -> set[int]:
-    """Which of a node's results some getitem takes; all when it is used as a whole."""
-    used: set[int] = set()
-    for user in node.users:
-        if user.target is not operator.getitem:
-            return set(range(count))
-        used.add(user.args[1] % count)  # type: ignore[operator,arg-type]
-    return used
 
 
 def mutated_args(low: Lowering, node: torch.fx.Node, op: of_torch.OpOverload) -> list[str]:

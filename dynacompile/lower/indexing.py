@@ -26,10 +26,15 @@ def load_position(move: Move, arg: object, indices: list[Index]) -> Value:
     On the CPU eager raises for a position beyond the end, so there ATen's op is called; on CUDA it is a device assertion, and we rely on it.
     """
     buffer = move.source(arg)
-    if buffer.dtype not in INTEGERS or buffer.device.type == "cpu":
+    if buffer.dtype not in INTEGERS or raises(buffer.device):
         raise NotCovered
     value = move.low.load(move.o, buffer, place(buffer.stride, buffer.offset, indices))
     return move.o.cast(value, torch.int64)
+
+
+def raises(device: torch.device) -> bool:
+    """Whether eager raises there for a position beyond the end."""
+    return device.type == "cpu"
 
 
 def place(stride: tuple[Extent, ...], offset: Extent, indices: list[Index]) -> Index:

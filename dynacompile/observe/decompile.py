@@ -159,6 +159,7 @@ class Reader:
         if kind.endswith("_OR_POP"):
             self.stack.append(test)
         self.write(f"if {condition}:")
+        assert instr.target is not None
         self.closing[instr.target.index] = self.depth
         self.depth += 1
 
@@ -178,6 +179,11 @@ class Reader:
     def op_load_method(self, instr: Instr) -> None:
         self.stack += with_null(f"{self.pop(1)[0]}.{self.name(instr)}", NULL)
 
+    def pair(self) -> tuple[str, str]:
+        """What a call takes: its callable, and NULL or the first argument."""
+        first, second = self.pop(2)
+        return first, second
+
     def name(self, instr: Instr) -> str:
         return self.code.co_names[instr.arg]
 
@@ -186,7 +192,7 @@ class Reader:
 
     def op_call(self, instr: Instr) -> None:
         args = self.pop(instr.arg)
-        function, bound = called(*self.pop(2), NULL)
+        function, bound = called(*self.pair(), NULL)
         args = bound + args
         names, self.keywords = self.keywords, ()
         plain_count = len(args) - len(names)
@@ -196,7 +202,7 @@ class Reader:
     def op_call_function_ex(self, instr: Instr) -> None:
         kwargs = self.pop(1) if instr.arg & 1 else []
         args = self.pop(1)[0]
-        function, _ = called(*self.pop(2), NULL)
+        function, _ = called(*self.pair(), NULL)
         self.stack.append(f"{function}({', '.join([f'*{args}', *(f'**{k}' for k in kwargs)])})")
 
     def op_make_function(self, instr: Instr) -> None:

@@ -74,8 +74,9 @@ class Explanation:
         lines += [f"  skipped {s.site}: {s.reason}" for s in self.skips]
         reasons = Counter((p.fused, p.reason) for p in self.products)
         lines += [f"  {n} products of matrices {'are kernels of ours' if fused else 'are calls'}: {why}" for (fused, why), n in reasons.items()]
-        written = Counter((a.kernel, a.reason) for a in self.attention)
-        lines += [f"  {n} written attentions {'run the operator of torch' if kernel else 'stay as they are'}: {why}" for (kernel, why), n in written.items()]
+        ways = {(False, False): "stay as they are", (True, False): "run the operator of torch", (True, True): "run kernels of ours"}
+        written = Counter((ways[a.kernel, a.ours], a.reason) for a in self.attention)
+        lines += [f"  {n} written attentions {way}: {why}" for (way, why), n in written.items()]
         lines += [f"  {n} masks of attention: {found}" for found, n in Counter(m.found for m in self.masks).items()]
         lines += kernel_lines(self.programs)
         if self.peak():

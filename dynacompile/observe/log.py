@@ -142,7 +142,8 @@ def line(event: Event) -> str:
         case MaskRead():
             return f"attention {who} at {event.site}: mask {event.found}"
         case AttentionFound():
-            return f"attention {who} at {event.site}: {'by the operator of torch' if event.kernel else 'as written'}, {event.reason}"
+            how = "as written" if not event.kernel else "by kernels of ours" if event.ours else "by the operator of torch"
+            return f"attention {who} at {event.site}: {how}, {event.reason}"
         case LossChunked():
             return f"loss {who} at {event.site}: {'in chunks' if event.chunked else 'whole'}, {event.reason}"
         case KernelTuned():

@@ -24,6 +24,15 @@ def index_by_points(tensor: torch.Tensor, *indices: torch.Tensor) -> torch.Tenso
     return torch.ops.aten.index.Tensor(tensor, list(indices))
 
 
+def of_points(graph: torch.fx.GraphModule) -> Mapped:
+    """The function whose graph capture has followed."""
+
+    def function(*tensors: torch.Tensor) -> torch.Tensor:
+        return graph.forward(*tensors)[0]
+
+    return function
+
+
 def over_points(function: Mapped, score: torch.Tensor | None, sizes: Sequence[int], reads: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """The function at each of (batch, head, query, key), a tensor of these sizes."""
     first, rest = () if score is None else (0,), (None,) * len(reads)
@@ -38,23 +47,35 @@ class MaskOverPoints:
 
     __module__, __name__ = __name__, "flex_mask"
 
-    def __init__(self, function: Mapped, has_score: bool):
-        self.function, self.has_score = function, has_score
+    def __init__(self, graph: torch.fx.GraphModule, has_score: bool):
+        self.graph, self.has_score = graph, has_score
 
     def __call__(self, batch: int, heads: int, queries: int, keys: int, device: torch.device, *reads: torch.Tensor) -> torch.Tensor:
         sizes = (batch, heads, queries, keys)
         score = torch.zeros(sizes, device=device) if self.has_score else None
-        made = over_points(self.function, score, sizes, reads, device)
+        made = over_points(of_points(self.graph), score, sizes, reads, device)
         return ~torch.isneginf(made) if self.has_score else made
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """Which blocks of keys blocks of queries see, in tensors. size: queries and keys of a block. forward, backward: how many tensors say it, of each block of
+    queries and of each block of keys: numbers of blocks that are seen in part, and which, then the same of those that are seen as a whole."""
+
+    size: tuple[int, int]
+    forward: int
+    backward: int
+
+
 class Flexible:
-    """The target of nodes that are flex_attention. score, mask: functions, or None; reads: how many tensors each reads besides.
-    auxiliary: more is asked for than the attention itself, which is followed by the logarithms of the sums, and the largest scores."""
+    """The target of nodes that are flex_attention. score, mask: graphs of functions, or None; reads: how many tensors each reads besides.
+    auxiliary: more is asked for than the attention itself, which is followed by the logarithms of the sums, and the largest scores.
+    blocks: of a mask; their tensors come last, and say nothing that the mask does not."""
 
     __module__, __name__ = __name__, "flex_attention"
+    blocks: Blocks | None = None
 
-    def __init__(self, score: Mapped | None, mask: Mapped | None, reads: tuple[int, int], scale: float, auxiliary: bool):
+    def __init__(self, score: torch.fx.GraphModule | None, mask: torch.fx.GraphModule | None, reads: tuple[int, int], scale: float, auxiliary: bool):
         self.score, self.mask, self.reads, self.scale, self.auxiliary = score, mask, reads, scale, auxiliary
 
     def __call__(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *reads: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -74,7 +95,7 @@ class Flexible:
         scores = (query.to(wide) @ key.to(wide).transpose(-2, -1)) * self.scale
         visible = self.visible(query, key, reads)
         if self.score is not None:
-            scores = over_points(self.score, scores, scores.shape, reads[: self.reads[0]], query.device)
+            scores = over_points(of_points(self.score), scores, scores.shape, reads[: self.reads[0]], query.device)
         if visible is not None:
             scores = torch.where(visible, scores, torch.full([], -math.inf, dtype=wide, device=query.device))
         weights, sums = weights_of(scores, self.score is not None or visible is not None)
@@ -86,7 +107,7 @@ class Flexible:
         if self.mask is None:
             return None
         sizes = (*query.shape[:3], key.shape[2])
-        return unexpanded(over_points(self.mask, None, sizes, reads[self.reads[0] :], query.device))
+        return unexpanded(over_points(of_points(self.mask), None, sizes, reads[self.reads[0] : sum(self.reads)], query.device))
 
 
 @dataclass(frozen=True)
@@ -103,17 +124,25 @@ class FlexibleKernel:
     ) -> tuple[torch.Tensor]:
         query, key, value = autocast(query, key, value)
         with torch.autocast(query.device.type, enabled=False):
-            key, value = self.form.spread(query, key, value)
-            given: dict[str, Any] = {"query": query, "key": key, "value": value, "scale": self.form.scale}
-            given |= {name: t if t.stride(-1) == 1 else t.contiguous() for name, t in given.items() if isinstance(t, torch.Tensor)}
-            return (laid_like(self.attend(given, self.form.visible(query, key, reads), reader, attention), query),)
+            given, visible = self.given(query, key, value, reads)
+            made = self.without_mask(given, visible, reader, attention)
+            return (laid_like(self.masked(given, visible, reader, attention) if made is None else made, query),)
 
-    def attend(self, given: dict[str, Any], visible: torch.Tensor | None, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor:
+    def given(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, reads: Sequence[torch.Tensor]) -> tuple[dict[str, Any], torch.Tensor | None]:
+        """The operator's arguments, and where keys are seen."""
+        key, value = self.form.spread(query, key, value)
+        given = {name: t if t.stride(-1) == 1 else t.contiguous() for name, t in (("query", query), ("key", key), ("value", value))}
+        return {**given, "scale": self.form.scale}, self.form.visible(query, key, reads)
+
+    def without_mask(self, given: dict[str, Any], visible: torch.Tensor | None, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor | None:
+        """The attention where the operator needs no mask for it."""
         if visible is None:
             return attention(**given)
         kind = reader.kind({**given, "attn_mask": visible})
-        if kind != "other":
-            return attention(**given, is_causal=kind == "causal")
+        return None if kind == "other" else attention(**given, is_causal=kind == "causal")
+
+    def masked(self, given: dict[str, Any], visible: torch.Tensor | None, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor:
+        assert visible is not None
         if reader.sees(visible):
             return attention(**given, attn_mask=visible)
         seen = visible.any(-1, keepdim=True)

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,7 +93,7 @@ class Line:
     def reach(self) -> Reach:
         """Results that have an element among their taps: the first, counted from `start`, and how many they are at most. Computed by NumPy, as the rule
         runs on tensors without values."""
-        number = np.float64 if self.dtype == torch.float64 else np.float32
+        number: Any = np.float64 if self.dtype == torch.float64 else np.float32
         offset, factor = map(number, self.backwards())
         start = np.floor((np.arange(self.size, dtype=number) + offset) * factor).astype(np.int64)
         first, last = np.full(self.size, self.results), np.full(self.size, -1)
@@ -104,9 +105,10 @@ class Line:
         before = int((first - start)[used].min())
         return before, int((last - start)[used].max()) - before + 1
 
-    def elements(self, number: type) -> list[tuple[np.ndarray, np.ndarray]]:
+    def elements(self, number: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """The places of `taps` for all results, and where their factors are not 0 for certain."""
-        at, step = np.arange(self.results, dtype=number), number(self.step)
+        at: np.ndarray = np.arange(self.results, dtype=number)
+        step = number(self.step)
         every = np.ones(self.results, dtype=bool)
         if REACH[self.kind] == 1:
             places = [(np.floor((at + number(0.5) if self.kind == "nearest-exact" else at) * step), every)]

@@ -251,6 +251,47 @@ def argmax(m: Maker) -> Iterator[Sample]:
     yield args(torch.tensor([[1.0, math.nan, math.nan], [2.0, 3.0, 3.0]]), 1)
 
 
+def scanned(m: Maker) -> Iterator[Sample]:
+    """Dimensions and layouts."""
+    yield from (args(m.floats(3, 4, 5), d) for d in (0, 1, -1))
+    yield from (
+        args(m.floats(5, 6).t(), 1),
+        args(m.floats(3, 1), 1),
+        args(m.floats(0, 3), 0),
+        args(m.floats()[...], 0),
+        args(m.floats(2, 3).expand(4, 2, 3), 0),
+    )
+    yield args(torch.tensor([[1.0, math.nan, 2.0, -math.inf], [math.inf, 1.0, 1.0, -math.inf], [-math.inf, -math.inf, 0.0, -0.0]]), 1)
+    yield from (args(m.floats(3, 4, dtype=d), 1) for d in (torch.float64, torch.bfloat16))
+
+
+@sample(TENSORS)
+def scan(m: Maker) -> Iterator[Sample]:
+    yield from scanned(m)
+    yield from (args(m.ints(3, 4, dtype=d), 0) for d in (torch.int64, torch.int32, torch.uint8))
+    yield from (args(m.bools(3, 4), 1), args(m.floats(3, 4), 0, dtype=torch.float64), args(m.floats(3, 4), 0, dtype=torch.int64))
+
+
+@sample(TENSORS)
+def scan_floats(m: Maker) -> Iterator[Sample]:
+    yield from scanned(m)
+    yield args(m.floats(4, 9) * 100, 1)
+
+
+@sample(TENSORS)
+def running_extremum(m: Maker) -> Iterator[Sample]:
+    yield from scanned(m)
+    yield args(m.floats(4, 9).round(), 1)
+    yield from (args(m.ints(3, 4, dtype=d), 0) for d in (torch.int64, torch.int32, torch.uint8))
+    yield args(m.bools(3, 4), 1)
+
+
+@sample(TENSORS)
+def running_extremum_backward(m: Maker) -> Iterator[Sample]:
+    for x, dim in ((m.floats(4, 9).round(), 1), (m.floats(3, 4, 5), 0), (m.floats(3, 4, 5), 1), (m.floats(3, 1), 1), (m.floats(5, 6).t(), 0)):
+        yield args(m.floats(*x.shape), x.cummax(dim).indices, dim)
+
+
 @sample(TENSORS)
 def var(m: Maker) -> Iterator[Sample]:
     x = m.floats(3, 4, 5)

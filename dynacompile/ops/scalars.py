@@ -78,6 +78,9 @@ SCALARS: dict[str, Scalar] = {
 NEAREST = {torch.bfloat16: "nearest_bf16", torch.float16: "nearest_f16"}
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+PLACES = ("argmax", "argmin")
+SCANS = ("sum", "prod", "max", "min", "argmax", "argmin", "logaddexp")
+"""Of numbers. logaddexp: the logarithm of the sum of exponentials, of infinities as torch.logaddexp."""
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

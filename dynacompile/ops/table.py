@@ -80,6 +80,11 @@ TABLE: dict[str, Row] = {
     **rows("reduction", "dims", any__dims="any", all__dims="all"),
     **rows("reduction", "argmax", argmax__default="argmax", argmin__default="argmin"),
     **rows("extremum", "dim", max__dim="max", min__dim="min"),
+    # scans
+    **rows("scan", "scan", cumsum__default="sum", cumprod__default="prod"),
+    **rows("scan", "scan_floats", logcumsumexp__default="logaddexp"),
+    **rows("running_extremum", "running_extremum", cummax__default="max", cummin__default="min"),
+    "dynacompile.running_extremum_backward.default": Row("running_extremum_backward", "running_extremum_backward"),
     **rows("variance", "var", var__correction="var", std__correction="std", var_mean__correction="var_mean", std_mean__correction="std_mean"),
     # data movement
     **rows("cat", "cat", cat__default=""),

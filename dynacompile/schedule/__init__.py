@@ -25,8 +25,9 @@ from dynacompile.schedule.inline import inline
 from dynacompile.schedule.layout import pad_matrices
 from dynacompile.schedule.lists import Group, gather
 from dynacompile.schedule.memory import CPU, NOTHING, GivenUp, Run, buffers_of, plan, unfused_peak
+from dynacompile.schedule.mirror import facing_forward
 from dynacompile.schedule.order import order
-from dynacompile.schedule.parts import Copies, Names, joined, moved, named_apart
+from dynacompile.schedule.parts import Copies, Names, joined, named_apart
 from dynacompile.schedule.product_model import expected, is_known
 from dynacompile.schedule.products import fuse_products
 from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
@@ -76,7 +77,7 @@ def prepared(program: LoopProgram, env: Env) -> LoopProgram:
     """The program with what fusing starts from. New buffers have names of their own within it."""
     if env.config.fuse:
         program = pad_matrices(inline(program))
-    program = replace(program, steps=tuple(normalize(without_one_hot_sums(s)) if isinstance(s, Nest) else s for s in program.steps))
+    program = replace(program, steps=tuple(normalize(facing_forward(without_one_hot_sums(s))) if isinstance(s, Nest) else s for s in program.steps))
     if env.config.fuse:
         program = split_reductions(program)
     return program
@@ -150,7 +151,7 @@ def kernel_nests(units: Units) -> dict[int, Nest]:
 def call_of(step: Extern, roots: Mapping[str, str], names: Names) -> Run:
     reads = tuple(dict.fromkeys(roots[r] for r in step.reads()))
     writes = tuple(dict.fromkeys([*(roots[o] for o in step.outputs if o is not None), *(roots[m] for m in step.mutates)]))
-    return moved(step, names.__getitem__) if names.suffix or names.inputs else step, names.all(reads), names.all(writes)
+    return step.with_names(names.__getitem__) if names.suffix or names.inputs else step, names.all(reads), names.all(writes)
 
 
 def launch_of_list(group: Group, nests: Mapping[int, Nest], kernels: Kernels, env: Env, copies: Copies) -> Run:
@@ -181,7 +182,7 @@ def symbols_used(buffers: Mapping[str, Buffer], kernels: Mapping[str, Kernel], s
         found.update(kernel.symbols)
     for step in steps:
         if isinstance(step, Extern):
-            found.update(symbols_in((step.args, dict(step.kwargs))))
+            found |= step.symbols()
     return found
 
 

@@ -64,6 +64,8 @@ def column_sums(units: Units, unit: Unit) -> Sums | None:
     reduced = {a.var for a in unit.axes if a.role == "r"}
     for _, nest in unit.members:
         reduces = [op for op in nest.body if op.name == "reduce"]
+        if nest.scans():
+            return None
         (store,) = nest.stores() if len(nest.stores()) == 1 else (None,)
         if store is None or store.summed or store.added:
             return None
@@ -107,6 +109,8 @@ def is_row_kernel(units: Units, unit: Unit, sums: Sums) -> bool:
     if not inner or not 32 <= hint(math.prod(a.size for a in inner)) <= (WIDEST_OF_SUMS if only_sums(unit, sums) else WIDEST):
         return False
     along = runs_along((a.index for _, n in unit.members for a in n.loads()), unit.axes, inner[-1].var)
+    if any(n.scans() for _, n in unit.members):
+        return False
     return along and any(op.name == "reduce" for _, n in unit.members for op in n.body)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from dynacompile.ir.divisions import recombined, split_axes
 from dynacompile.ir.index import Extent, Index, Var, atom, constant, extent, hint, strided
 from dynacompile.ir.loops import Access, Axis, Nest, Op
-
-ARGUMENT = ("argmax", "argmin")
+from dynacompile.ops.scalars import PLACES
 
 
 def indices_of(nest: Nest) -> list[Index]:
@@ -26,8 +25,8 @@ def indices_of(nest: Nest) -> list[Index]:
 
 
 def keeps_order(nest: Nest) -> bool:
-    """The order of the r axes means something: positions are results, or values are added up in it."""
-    return nest.adds or any(op.name == "reduce" and op.attr in ARGUMENT for op in nest.body)
+    """The order of the r axes means something: positions are results, values are added up in it, or a scan runs along it."""
+    return nest.adds or any(op.name == "scan" or (op.name == "reduce" and op.attr in PLACES) for op in nest.body)
 
 
 def runs_along(indices: Iterable[Index], axes: Sequence[Axis], inner: Var) -> bool:
@@ -35,7 +34,7 @@ def runs_along(indices: Iterable[Index], axes: Sequence[Axis], inner: Var) -> bo
     only does not count."""
     found = [(prod(a.size for a in axes if a.var in i.variables()), i.stride(inner)) for i in indices]
     most = max((points for points, _ in found), default=0)
-    return not found or any(stride == 1 for points, stride in found if points == most)
+    return not found or any(stride in (1, -1) for points, stride in found if points == most)
 
 
 def normalize(nest: Nest) -> Nest:

@@ -128,7 +128,9 @@ class Kernels:
         """The same of the kernel that does what a call with a template does."""
         call, names = named(step, self.buffers, roots.__getitem__)
         written = {call.view(o).base for o in call.step.outputs if o is not None}
-        params = tuple(Param(p, self.buffers[b].dtype, "out" if p in written else "in") for b, p in names.items())
+        added = {roots[m] for m in step.mutates}
+        modes = {b: "inout" if b in added else "out" if p in written else "in" for b, p in names.items()}
+        params = tuple(Param(p, self.buffers[b].dtype, modes[b]) for b, p in names.items())
         device = self.buffers[next(iter(names))].device
         return self.known(Kernel("kernel", Nest("kernel", (), (), step.origins), params, device, call=call)), tuple(names)
 

@@ -14,12 +14,14 @@ from typing import Any
 from dynacompile.ir.index import Extent, Index, Var, hint
 from dynacompile.ir.loops import Access, Axis, Nest
 from dynacompile.schedule.domain import Alignment, align, digits_of, keeps_order, linear, remap, row_major, runs_along
+from dynacompile.schedule.mirror import align_mirrored, falls, read_forward
 from dynacompile.schedule.units import Unit, Units, has_path, replace_pair
 
 MAX_OPS = 500
 MAX_BUFFERS = 64
 MAX_DISTANCE = 128  # program positions between two units that only share what they read
 MAX_COREADERS = 4  # of a buffer's readers in order, how many further ones each is tried with
+TURNING = {False: 8192, True: 512}  # elements of r up to which scans both ways are one kernel on a GPU, whose block takes them in; True: of columns
 SMALL = {"cpu": 1 << 20, "cuda": 1 << 23}  # bytes below which a kernel costs its launch
 
 
@@ -32,6 +34,8 @@ class Loops:
     ops: int
     ordered: bool
     column: bool  # the reduced elements are not adjacent in memory
+    ways: frozenset[bool]  # in which its scans run; True: from the end
+    reduces: bool
     device: object
     loads: dict[str, set[Index]]
     stores: dict[str, set[Index]]
@@ -59,17 +63,23 @@ class Fuser:
         loads: dict[str, set[Index]] = {}
         stores: dict[str, set[Index]] = {}
         count, ordered = 0, False
+        ways: set[bool] = set()
+        reduces = False
         form: list[tuple] = []
         for _, nest in unit.members:
             count += len(nest.body)
             ordered = ordered or keeps_order(nest)
+            ways |= {scan.reverse for scan in nest.scans()}
+            reduces = reduces or nest.is_reduction
             for op in nest.body:
                 form.append((op.name, op.args, op.dtype))
                 if type(op.attr) is Access:
                     (loads if op.name == "load" else stores).setdefault(op.attr.buffer, set()).add(op.attr.index)
         inner = unit.axes[-1].var if r != 1 else None
         column = inner is not None and not runs_along((i for found in loads.values() for i in found), unit.axes, inner)
-        return Loops(x, r, count, ordered, column, self.units.buffer(next(iter(unit.writes))).device, loads, stores, hash(tuple(form)))
+        return Loops(
+            x, r, count, ordered, column, frozenset(ways), reduces, self.units.buffer(next(iter(unit.writes))).device, loads, stores, hash(tuple(form))
+        )
 
     def push(self, a: Unit, b: Unit) -> None:
         """Makes a pair wait, by what fusing it may save at most."""
@@ -189,6 +199,10 @@ class Fuser:
             if len(inner) != 1:
                 continue
             (inner_index,) = inner
+            if one.ways or two.ways:
+                mirrored = align_mirrored(host.axes, axes, outer, guest.axes, inner_index)
+                if mirrored is not None and self.respects(mirrored, follow, guest) and not stores_fall(mirrored, follow):
+                    yield swapped, mirrored
             if outer.constant != inner_index.constant:
                 continue
             left, right = digits_of(outer, axes), digits_of(inner_index, guest.axes)
@@ -216,7 +230,7 @@ class Fuser:
         one, two = self.loops[a.id], self.loops[b.id]
         reduced = {x.var for x in axes if x.role == "r"}
         saved = 0
-        if not adds_alike(a, b, axes):
+        if not adds_alike(a, b, axes) or not scans_meet(one, two):
             return False
         for name in a.writes & b.reads:
             written = {i.subs(to_a) for i in one.stores[name]}
@@ -263,11 +277,27 @@ class Fuser:
         for unit, values in ((a, to_a), (b, to_b)):
             members += [(p, remap(n, values, axes)) for p, n in unit.members]
         members.sort(key=lambda m: m[0])
+        members = [(p, n) for (p, _), n in zip(members, read_forward([n for _, n in members]), strict=True)]
         merged = Unit(self.next_id, min(a.first, b.first), max(a.last, b.last), None, members, axes, a.reads | (b.reads - a.writes), a.writes | b.writes)
         self.next_id += 1
         replace_pair(self.units, a, b, merged)
         self.loops[merged.id] = self.summarize(merged)
         return merged
+
+
+def scans_meet(one: Loops, two: Loops) -> bool:
+    """Whether the scans of both, and the reductions of what is scanned from the end, can be one kernel: a block of a GPU's that takes in all of r."""
+    ways = one.ways | two.ways
+    cuda = one.device.type == "cuda"  # type: ignore[attr-defined]
+    if len(ways) < 2:
+        return cuda or True not in ways or not (one.reduces or two.reduces)
+    sizes = {loops.r for loops in (one, two) if loops.r != 1}
+    return cuda and all(isinstance(n, int) and n <= TURNING[one.column or two.column] for n in sizes)
+
+
+def stores_fall(found: Alignment, follow: Loops) -> bool:
+    """Whether the guest would store against the order of memory."""
+    return any(falls(i.subs(found.guest), found.axes) for stored in follow.stores.values() for i in stored)
 
 
 def adds_alike(a: Unit, b: Unit, axes: tuple[Axis, ...]) -> bool:

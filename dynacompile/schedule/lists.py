@@ -73,8 +73,14 @@ class Taking:
 
 
 def pattern_of(nest: Nest, buffers: Mapping[str, Buffer]) -> Pattern | None:
-    """None where a nest can't be a member: its sizes differ from call to call, it has no points, sums over blocks of rows, adds to memory, or is a product."""
-    if nest.is_product or any(type(a.size) is Index or a.size == 0 for a in nest.axes) or any(a.summed or a.added for a in nest.stores()):
+    """None where a nest can't be a member: its sizes differ from call to call, it has no points, sums over blocks of rows, adds to memory, scans both ways,
+    or is a product."""
+    if (
+        nest.is_product
+        or nest.scans_both_ways
+        or any(type(a.size) is Index or a.size == 0 for a in nest.axes)
+        or any(a.summed or a.added for a in nest.stores())
+    ):
         return None
     taking = Taking()
     taking.numbers += [a.size for a in nest.axes]

@@ -6,12 +6,11 @@ is launched once more. Parts have no buffers in common that anyone writes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dynacompile.ir.alike import ProgramParts
-from dynacompile.ir.loops import Access, Buffer, Extern, LoopProgram, Nest, Ref
+from dynacompile.ir.loops import Access, Buffer, Extern, LoopProgram, Nest
 from dynacompile.ir.sizes import Sizes
 from dynacompile.schedule.units import Unit, Units, link
 
@@ -71,7 +70,7 @@ def renamed(program: LoopProgram, part: int, places: Sequence[int]) -> LoopProgr
 
     def step(old: Nest | Extern) -> Nest | Extern:
         if isinstance(old, Extern):
-            return moved(old, name)
+            return old.with_names(name)
         body = [replace(op, attr=replace(op.attr, buffer=name(op.attr.buffer))) if type(op.attr) is Access else op for op in old.body]
         return replace(old, body=tuple(body))
 
@@ -85,21 +84,6 @@ def renamed(program: LoopProgram, part: int, places: Sequence[int]) -> LoopProgr
         {name(n): t for n, t in program.constants.items()},
         Sizes(sources, sizes.derived, tuple((places[i], e) for i, e in sizes.checks)),
     )
-
-
-def moved(step: Extern, name: Callable[[str], str]) -> Extern:
-    """The call with other buffers."""
-
-    def new(value: Any) -> Any:
-        if isinstance(value, Ref):
-            return Ref(name(value.buffer))
-        if isinstance(value, (tuple, list)):
-            return type(value)(map(new, value))
-        return {k: new(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-    outputs = tuple(None if o is None else name(o) for o in step.outputs)
-    kwargs = {k: new(v) for k, v in step.kwargs.items()}
-    return replace(step, args=new(step.args), kwargs=kwargs, outputs=outputs, mutates=tuple(map(name, step.mutates)), after=tuple(map(name, step.after)))
 
 
 def joined(units: Sequence[Units], parts: ProgramParts) -> tuple[Units, Copies]:

@@ -137,7 +137,7 @@ def join_products(units: Units, nest: Nest, products: Sequence[Unit], reader: Un
 
 def fused_nest(nest: Nest, product: Product, buffers: Mapping[str, Buffer], kept: bool, precise: bool) -> Nest:
     """The reader's nest with the product in the place of its loads. kept: the results are stored, too. Raises Refused."""
-    if nest.is_reduction or nest.folded:
+    if nest.is_reduction or nest.folded or nest.scans():
         raise Refused("its reader sums over its results")
     loads = [a for a in nest.loads() if root(buffers, a.buffer) == product.out]
     if not loads or len({a.index for a in loads}) != 1 or any(a.mask is not None for a in loads):

@@ -23,7 +23,7 @@ def without_one_hot_sums(nest: Nest) -> Nest:
     This is how a loss picks the target's element, and how its gradient meets that of a log-softmax.
     """
     reduces = [i for i, op in enumerate(nest.body) if op.name == "reduce"]
-    if len(reduces) != 1 or len(nest.r_axes) != 1 or nest.body[reduces[0]].attr != "sum":
+    if len(reduces) != 1 or len(nest.r_axes) != 1 or nest.scans() or nest.body[reduces[0]].attr != "sum":
         return nest
     found = one_hot(nest, reduces[0])
     if found is None:
@@ -88,8 +88,8 @@ def without_settled_choices(nest: Nest) -> Nest:
         if facts is None:
             continue
         cases = [facts] * len(op.args)
-        if op.name == "reduce":
-            cases = [{}]
+        if op.name in ("reduce", "scan"):  # of other points' values, too
+            cases = [{}] * len(op.args)
         elif op.name == "where":
             cases[1:] = ({**facts, **facts_of(body, op.args[0], holds)} for holds in (True, False))
         args = tuple(settled(body, a, case) for a, case in zip(op.args, cases, strict=True))

@@ -1,4 +1,4 @@
-"""Reductions with too few results to fill the device run as two nests: results of chunks, then the results of those."""
+"""Reductions with too few results to fill the device run as two nests: results of chunks, then the results of those. Scans of few rows run as three."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest
 from dynacompile.schedule.domain import runs_along
 from dynacompile.schedule.split import split
+from dynacompile.schedule.split_scans import split_scan, splits
 from dynacompile.schedule.variance import Mean, is_drift_from, is_squares_about, mean_of, split_drift, split_variance
 
 SPLITTABLE = ("sum", "prod", "max", "min", "any", "all")
@@ -31,6 +32,8 @@ class Device:
 
 
 DEVICES = {"cuda": Device(512, 512, 2048, 128, 64, 1 << 14, 1 << 62), "cpu": Device(16, 32, 1 << 12, 1 << 10, 64, 1 << 17, 1 << 19)}
+LONG_SCANS = {"cuda": 8}
+"""The fewest chunks in which scans are cut, which read what they scan twice."""
 
 
 def split_reductions(program: LoopProgram) -> LoopProgram:
@@ -40,6 +43,9 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
     means: dict[str, Mean] = {}
     for position, step in enumerate(program.steps):
         count = chunks(step, buffers) if isinstance(step, Nest) and step.r_axes else 1
+        if count > 1 and isinstance(step, Nest) and step.scans():
+            steps += split_scan(step, count, buffers)
+            continue
         if count == 1:
             steps.append(step)
             continue
@@ -76,7 +82,7 @@ def cuts_itself(nest: Nest, buffers: dict[str, Buffer]) -> bool:
 def is_of_variance(nest: Nest, count: int, later: Sequence[Nest | Extern]) -> bool:
     """Whether it is the mean that a later nest takes squares about, which then are one pass over memory."""
     mean = mean_of(nest, count, "")
-    return mean is not None and any(isinstance(s, Nest) and s.r_axes and is_squares_about(s, mean) for s in later)
+    return mean is not None and any(isinstance(s, Nest) and s.is_reduction and is_squares_about(s, mean) for s in later)
 
 
 def near_chunks(nest: Nest, count: int, buffers: dict[str, Buffer]) -> int:
@@ -89,9 +95,11 @@ def near_chunks(nest: Nest, count: int, buffers: dict[str, Buffer]) -> int:
 def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
     """How many chunks the r axes should be cut into; 1: none."""
     reduces = [op for op in nest.body if op.name == "reduce"]
-    if len(reduces) != 1 or reduces[0].attr not in SPLITTABLE or len(nest.stores()) != 1:
+    scans = splits(nest)
+    if not scans and (len(reduces) != 1 or reduces[0].attr not in SPLITTABLE or len(nest.stores()) != 1 or nest.scans()):
         return 1
-    device = DEVICES.get(buffers[nest.stores()[0].buffer].device.type)
+    kind = buffers[nest.stores()[0].buffer].device.type
+    device = DEVICES.get(kind) if not scans or kind in LONG_SCANS else None
     x, r = math.prod(hint(a.size) for a in nest.x_axes), math.prod(hint(a.size) for a in nest.r_axes)
     if device is None or x * r < device.least:
         return 1
@@ -103,6 +111,9 @@ def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
         return 1
     if row and cuts_itself(nest, buffers):
         return 1
+    if scans:
+        most = min(r // (device.row if row else device.column), device.chunks, -(-device.programs // programs))
+        return most if most >= LONG_SCANS[kind] else 1
     if not row:
         return min(max(1, r // device.column), device.chunks)
     return min(-(-device.programs // programs), device.chunks, max(1, r // device.row)) if device.programs >= 4 * programs else 1

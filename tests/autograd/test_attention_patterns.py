@@ -139,7 +139,9 @@ def test_as_exact_as_eager(form, dtype):
     compiled = dynacompile.compile(form, backend="aot_eager", isolate_recompiles=True, options={"attention_scores": 1})
     for have, want, best in zip(run(compiled, dtype), run(form, dtype), run(form, torch.float64), strict=True):
         errors = [(t.double() - best).abs().max().item() for t in (have, want)]
-        assert errors[0] <= 2 * errors[1] + 4 * torch.finfo(dtype).eps * best.abs().max().item()
+        # In float64 eager is its own measure: both are off by as much as the order of the sums makes them.
+        roundings = 32 if dtype == torch.float64 else 4
+        assert errors[0] <= 2 * errors[1] + roundings * torch.finfo(dtype).eps * best.abs().max().item()
 
 
 def returns_weights(q, k, v):

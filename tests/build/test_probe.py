@@ -60,6 +60,17 @@ def test_vectors_copied_as_bytes_are_caught(optimize, tmp_path, monkeypatch):
     assert "pattern" in (wrong_under(("-march=x86-64-v4", optimize), tmp_path) or "")
 
 
+@pytest.mark.skipif(not runs_here("x86-64-v3"), reason="needs AVX2")
+def test_the_vectorizer_of_loops_is_caught(tmp_path, monkeypatch):
+    """GCC 12 leaves a row of two joined tensors out, where lanes of a short row are loaded one by one."""
+    gcc = next((c for c in ("g++-12", "g++") if c in COMPILERS and subprocess.run([c, "-dumpversion"], capture_output=True).stdout.startswith(b"12")), None)
+    if gcc is None:
+        pytest.skip("needs GCC 12")
+    monkeypatch.setenv("CXX", gcc)
+    assert wrong_under(("-march=x86-64-v3",), tmp_path) is None
+    assert wrong_under(("-march=x86-64-v3", "-ftree-loop-vectorize"), tmp_path) == "pattern 12 of codegen/cpp/probe.h"
+
+
 def fake_compiler(tmp_path: Path, wrong: str) -> Path:
     """A compiler whose programs fail unless its arguments match `wrong`'s complement: it logs the output that each call makes."""
     script = tmp_path / "fake++"

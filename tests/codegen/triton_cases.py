@@ -13,7 +13,7 @@ from dynacompile.codegen.triton.indexing import Dim
 from dynacompile.codegen.triton.tiles import Tiling
 from dynacompile.ir.captured import Site
 from dynacompile.ir.index import Index, Var, constant, strided, var
-from dynacompile.ir.loops import Access, Axis, Nest, Op, Origin, verify_body
+from dynacompile.ir.loops import Access, Axis, Nest, Op, Origin, Scan, verify_body
 from dynacompile.ir.schedule import Candidate, Kernel, KernelSource, Param
 from dynacompile.ops.scalars import SCALARS, compute_dtype
 
@@ -57,6 +57,10 @@ class Build:
 
     def reduce(self, kind: str, value: int, dtype: torch.dtype | None = None) -> int:
         return self.add(Op("reduce", (value,), dtype or self.body[value].dtype, kind))
+
+    def scan(self, kind: str, value: int, reverse: bool = False, starts: int | None = None) -> int:
+        args = (value,) if starts is None else (value, starts)
+        return self.add(Op("scan", args, torch.int64 if kind.startswith("arg") else self.body[value].dtype, Scan(kind, reverse)))
 
     def cast(self, value: int, dtype: torch.dtype) -> int:
         return self.add(Op("cast", (value,), dtype))
@@ -115,6 +119,9 @@ def oracle(kernel: Kernel, tensors: dict[str, torch.Tensor]) -> None:
         elif op.name == "reduce":
             full = list(torch.broadcast_shapes(values[op.args[0]].shape, [sizes[i] if i in reduced else 1 for i in range(len(sizes))]))
             values.append(reduce(op, values[op.args[0]].expand(full), reduced))
+        elif op.name == "scan":
+            full = list(torch.broadcast_shapes(*(values[a].shape for a in op.args), [sizes[i] if i in reduced else 1 for i in range(len(sizes))]))
+            values.append(scan(op, [values[a].expand(full) for a in op.args], reduced))
         else:
             values.append(SCALARS[op.name].run(*(values[a] for a in op.args)))
     for access, index, mask, value in pending:
@@ -146,6 +153,31 @@ def reduce(op: Op, value: torch.Tensor, axes: list[int]) -> torch.Tensor:
     for i, n in zip(kept, result.shape, strict=True):
         shape[i] = n
     return result.reshape(shape).to(op.dtype)
+
+
+def scan(op: Op, args: list[torch.Tensor], axes: list[int]) -> torch.Tensor:
+    """Point by point along the flattened axes, floats in float64."""
+    kept = [i for i in range(args[0].dim()) if i not in axes]
+    flat = [a.permute(*axes, *kept).reshape([prod(a.shape[i] for i in axes)] + [a.shape[i] for i in kept]) for a in args]
+    values = flat[0].double() if op.dtype.is_floating_point else flat[0]
+    kind, places = op.attr.kind.removeprefix("arg"), op.attr.kind.startswith("arg")
+    results: list[torch.Tensor] = []
+    state, at = values[0], torch.zeros_like(values[0], dtype=torch.int64)
+    for step, place in enumerate(reversed(range(len(values))) if op.attr.reverse else range(len(values))):
+        value, here = values[place], torch.full_like(at, place)
+        starts = flat[1][place] if len(flat) > 1 else torch.tensor(False)
+        if step == 0:
+            state, at = value, here
+        elif kind in ("max", "min"):
+            later = ((value >= state) if kind == "max" else (value <= state)) | (value != value)
+            state, at = torch.where(later, value, state), torch.where(later, here, at)
+        else:
+            joined = {"sum": torch.add, "prod": torch.mul, "logaddexp": torch.logaddexp}[kind](state, value)
+            state = torch.where(starts, value, joined)
+        results.append(at if places else state)
+    found = torch.stack(results[::-1] if op.attr.reverse else results).to(op.dtype)
+    order = [*axes, *kept]
+    return found.reshape([args[0].shape[i] for i in order]).permute([order.index(i) for i in range(len(order))])
 
 
 F32, F64, BF16, F16, I64, I32, I8, U8, BOOL = (
@@ -456,7 +488,7 @@ def storages(kernel: Kernel, seed: int = 0, device: str = "cpu") -> dict[str, to
                 rows[6] = torch.finfo(torch.float32).min
                 rows[7] = torch.linspace(-3e38, 3e38, rows.shape[1])
                 rows[8] *= 100.0
-            if kernel.name in ("floats", "every_reduction"):
+            if kernel.name in ("floats", "every_reduction") or kernel.name.endswith("_special"):
                 special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan"), 2.5, 3.5, -2.5, 1.0, 1.0], dtype=p.dtype)
                 spots = torch.randint(0, length, (max(3, length // 40),), generator=generator)
                 data[spots] = special[torch.randint(0, len(special), spots.shape, generator=generator)]

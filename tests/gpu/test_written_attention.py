@@ -175,15 +175,14 @@ def test_flex_attention(mask, score):
 
     operands, _ = inputs(192, torch.bfloat16)
     compiled, made, events = observed(form, operands, None)
-    assert [e.kernel for e in events if isinstance(e, AttentionFound)] == [score is None]
+    assert [(e.kernel, e.ours) for e in events if isinstance(e, AttentionFound)] == [(True, mask is not None or score is not None)]
     assert [e.found for e in events if isinstance(e, MaskRead)] == ([] if mask is None or score is not None else ["causal" if mask is causal else "kept"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wanted = step(form, operands, None)
     for have, want in zip(made, wanted, strict=True):
         torch.testing.assert_close(have, want, rtol=3e-2, atol=3e-2)
-    if score is None:
-        assert any(part in name.lower() for name in kernels(compiled, operands, None) for part in FUSED)
+    assert any(part in name.lower() for name in kernels(compiled, operands, None) for part in FUSED)
 
 
 def test_gradients_of_what_a_function_of_scores_reads():

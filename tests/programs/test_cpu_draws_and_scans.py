@@ -1,4 +1,4 @@
-"""Coins that are drawn as uniform numbers, and the backward of cumprod: eager's values, generator state, errors and gradients, in few calls."""
+"""Coins that are drawn as uniform numbers, and scans: eager's values, generator state, errors and gradients, in few calls."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import dynacompile
+from dynacompile.events import Compiled
 from dynacompile.ops.randomness import coins_are_comparisons
 
 COINS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -83,3 +84,85 @@ def test_gradients_of_cumprod(zeros, dim, dtype):
         (grad,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
         again.append(torch.autograd.grad(grad.square().sum(), x)[0])
     torch.testing.assert_close(*again)
+
+
+SCANS: dict[str, Callable[[torch.Tensor], object]] = {
+    "cumsum": lambda x: x.cumsum(-1),
+    "cumsum of another dtype": lambda x: x.cumsum(0, dtype=torch.float64),
+    "cumsum of whole numbers": lambda x: x.nan_to_num(0, 0, 0).int().cumsum(0),
+    "cumsum of bools": lambda x: (x > 0).cumsum(-1),
+    "cumprod": lambda x: x.cumprod(0),
+    "cummax": lambda x: x.cummax(-1),
+    "cummin": lambda x: torch.cummin(x, 0),
+    "cummax of bools": lambda x: (x > 0).cummax(0),
+    "logcumsumexp": lambda x: x.logcumsumexp(-1),
+    "in place": lambda x: (y := x * 2, y.cumsum_(0), y.cumprod_(-1))[0],
+    "from the end": lambda x: x.flip(-1).cumsum(-1).flip(-1),
+}
+SHAPES = {"rows": (5, 33), "columns": (300, 7), "one element": (4, 1), "none": (0, 3), "three dimensions": (2, 3, 19), "no dimension": ()}
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_scans_give_eagers_results_and_call_nothing(name):
+    def all_of(*xs: torch.Tensor) -> list[object]:
+        return [SCANS[name](x) for x in xs]
+
+    xs = []
+    for dtype, shape in [*((torch.float32, s) for s in SHAPES), (torch.float64, "rows"), (torch.bfloat16, "columns")]:
+        x = (torch.randn(SHAPES[shape], generator=torch.Generator().manual_seed(0)) * 2).round().div(2).to(dtype)
+        if x.numel() > 40:
+            x.view(-1)[7], x.view(-1)[20], x.view(-1)[31] = float("inf"), float("nan"), -0.0
+        if x.dim() or name[:4] != "from":
+            xs.append(x)
+    told = dynacompile.explain(all_of)(*xs)
+    assert told.kernels >= 1 and told.fact("schedule", "externs") == 0
+    for x, wanted, got in zip(xs, all_of(*xs), dynacompile.compile(all_of, isolate_recompiles=True)(*xs), strict=True):
+        tolerance = {"rtol": 2e-2, "atol": 2e-2} if x.dtype is torch.bfloat16 else {}
+        torch.testing.assert_close(got, wanted, equal_nan=True, **tolerance)
+        assert type(got) is type(wanted)
+
+
+def test_sizes_that_change_take_one_entry():
+    compiles: list[Compiled] = []
+    end = dynacompile.subscribe(lambda event: compiles.append(event) if isinstance(event, Compiled) else None)
+    compiled = dynacompile.compile(lambda x: (x * 2).cumsum(-1) + x.cummax(0).values, dynamic=True, isolate_recompiles=True)
+    for shape in ((5, 40), (3, 7), (200, 3), (2, 6000)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), (x * 2).cumsum(-1) + x.cummax(0).values, rtol=1e-5, atol=1e-4)
+    end()
+    assert len(compiles) == 1
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_gradients_of_running_extrema(name, dim):
+    x = (torch.randn(9, 40) * 2).round().requires_grad_()
+
+    def f(x):
+        values, places = getattr((x * 2), name)(dim)
+        return values.sin() * (places % 3 + 1)
+
+    compiled = dynacompile.compile(f, isolate_recompiles=True)
+    eager, ours = (torch.autograd.grad(run(x).square().sum(), x)[0] for run in (f, compiled))
+    torch.testing.assert_close(ours, eager)
+    again = []
+    for run in (f, compiled):
+        (grad,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+        again.append(torch.autograd.grad(grad.square().sum(), x)[0])
+    torch.testing.assert_close(*again)
+
+
+@pytest.mark.parametrize("kind", ["cumsum", "logcumsumexp", "cumprod"])
+def test_gradients_of_scans_in_half_precision(kind):
+    x = (torch.randn(6, 50) * 0.3).bfloat16().requires_grad_()
+
+    def f(x):
+        return getattr(x.sin() + 1, kind)(-1)
+
+    compiled = dynacompile.compile(f, isolate_recompiles=True)
+    tangent = torch.randn(6, 50).bfloat16()
+    exact = x.detach().double().requires_grad_()
+    (wanted,) = torch.autograd.grad(f(exact), exact, tangent.double())
+    (ours,) = torch.autograd.grad(compiled(x), x, tangent)
+    (eager,) = torch.autograd.grad(f(x), x, tangent)
+    assert (ours.double() - wanted).abs().max() <= 2 * (eager.double() - wanted).abs().max() + 1e-2 * wanted.abs().max()

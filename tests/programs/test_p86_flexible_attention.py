@@ -14,7 +14,8 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import AuxRequest, and_masks, create_block_mask, create_mask, flex_attention, noop_mask, or_masks
 
 import dynacompile
-from dynacompile.events import AttentionFound, FrameSkipped, GraphBroke, MaskRead
+from dynacompile.events import AttentionFound, FrameSkipped, GraphBroke, MaskRead, Recompiled
+from tests.attention_kernels import on_cpu
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 40, 16
 generator = torch.Generator().manual_seed(0)
@@ -294,3 +295,125 @@ def test_gradients_on_the_cpu_are_eagers_error(monkeypatch):
     compiled = dynacompile.compile(flex_attention, backend="aot_eager", isolate_recompiles=True)
     with pytest.raises(NotImplementedError, match="does not support backward on CPU"):
         compiled(*operands(True))
+
+
+@pytest.fixture
+def kernels():
+    """Programs for the CPU take the kernels' operators, which run as they are defined."""
+    with on_cpu():
+        yield
+
+
+def decided(form, leaves, **options):
+    events = []
+    dynacompile.reset()
+    end = dynacompile.subscribe(events.append)
+    made = dynacompile.compile(form, backend="aot_eager", isolate_recompiles=True, options=options)(*leaves)
+    end()
+    assert not [e for e in events if isinstance(e, (GraphBroke, FrameSkipped))]
+    (found,) = [e for e in events if isinstance(e, AttentionFound)]
+    return found, made
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("mask", [None, strict, same_document], ids=name_of)
+@pytest.mark.parametrize("score", [score for score in SCORES if score is not None], ids=name_of)
+def test_functions_for_kernels(score, mask, grad, kernels, monkeypatch):
+    """What does not depend on places is computed before, the rest is a function of points, and its derivative, too."""
+    block = None if mask is None else create_block_mask(mask, BATCH, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=16)
+
+    def form(q, k, v):
+        return flex_attention(q, k, v, score_mod=score, block_mask=block)
+
+    assert decided(form, operands(grad))[0].ours
+    check(form, operands(grad), monkeypatch)
+
+
+def test_numbers_beside_places(kernels, monkeypatch):
+    def score(s, b, h, q, k):
+        return s + FIXED[1, q, k] + FIXED[h, -1, k] + FIXED[h][q][k]
+
+    check(lambda q, k, v: flex_attention(q, k, v, score_mod=score), operands(False), monkeypatch)
+    assert decided(lambda q, k, v: flex_attention(q, k, v, score_mod=score), operands(False))[0].ours
+
+
+TABLE, FIXED = torch.randn(LENGTH, generator=generator), BIAS.detach()
+
+
+def summed_before(s, b, h, q, k):
+    return s + TABLE[(q >= k).to(torch.int64)] + FIXED.cumsum(0)[h, q, k]
+
+
+def by_rows(s, b, h, q, k):
+    return s + FIXED[h, q].cumsum(0)[k]
+
+
+def doubled(s, b, h, q, k):
+    return s.double()
+
+
+def deterministic(form, leaves):
+    torch.use_deterministic_algorithms(True)
+    try:
+        return decided(form, leaves)[0]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_what_kernels_do_not_take_is_named(kernels):
+    def form(score):
+        return lambda q, k, v: flex_attention(q, k, v, score_mod=score)
+
+    leaves = operands(True)
+    assert decided(form(summed_before), leaves)[0].ours  # a sum that does not depend on places is computed before
+    reasons = {
+        "scores does aten.index.Tensor of tensors with dimensions": decided(form(by_rows), leaves)[0],
+        "not a number of float32": decided(form(doubled), leaves)[0],
+        "no dtype, or several": decided(form(relative), operands(False, dtype=torch.float64))[0],
+        "deterministic": deterministic(form(biased), leaves),
+        "rounded as in eager": decided(form(relative), operands(False, dtype=torch.bfloat16), precise=True)[0],
+        "more than 512 elements": decided(form(relative), [torch.randn(1, 1, 4, 513) for _ in range(3)])[0],
+    }
+    for reason, found in reasons.items():
+        assert not found.ours and reason in found.reason, (reason, found)
+
+
+def test_a_backward_that_is_differentiated_again(kernels):
+    def form(q, k, v):
+        return flex_attention(q, k, v, score_mod=biased, block_mask=block)
+
+    block = create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=16)
+    leaves, found = operands(True), []
+    for call in (dynacompile.compile(form, backend="aot_eager", isolate_recompiles=True), by_composition(form)):
+        grads = torch.autograd.grad(call(*leaves).sin().sum(), (*leaves, BIAS), create_graph=True)
+        found.append(torch.autograd.grad(sum(g.square().sum() for g in grads), (*leaves, BIAS)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def by_composition(form):
+    """In operations that autograd differentiates any number of times."""
+
+    def call(q, k, v):
+        scores = q @ k.mT / math.sqrt(WIDTH) + BIAS
+        return torch.where(torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(), scores, -math.inf).softmax(-1) @ v
+
+    return call
+
+
+def test_one_program_serves_all_block_masks_of_a_size(kernels):
+    def form(q, k, v, block):
+        return flex_attention(q, k, v, score_mod=relative, block_mask=block)
+
+    events = []
+    ends = torch.tensor([3, 30])
+    compiled = dynacompile.compile(form, backend="aot_eager", fullgraph=True, isolate_recompiles=True)
+    end = dynacompile.subscribe(events.append)
+    for last in (3, 17, 40):
+        ends.fill_(last)
+        block = create_block_mask(lambda b, h, q, k: k < ends[b], BATCH, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=16)
+        leaves = operands(False)
+        want = torch.where(torch.arange(LENGTH) < last, leaves[0] @ leaves[1].mT / 4 + 0.1 * (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)), -math.inf)
+        torch.testing.assert_close(compiled(*leaves, block), want.softmax(-1) @ leaves[2], rtol=1e-4, atol=1e-5)
+    end()
+    assert not [e for e in events if isinstance(e, Recompiled)]

@@ -86,8 +86,8 @@ def test_even_ones_stay() -> None:
 
 
 def test_other_externs_keep_the_strides_of_their_fakes() -> None:
-    padded = check(lambda x, w: ((x @ w).exp().cumsum(1) @ w.t(),), half(8, 16), half(16, 37))
-    step = next(s for s in padded.steps if s.name == "cumsum")
+    padded = check(lambda x, w: ((x @ w).exp().sort(1).values @ w.t(),), half(8, 16), half(16, 37))
+    step = next(s for s in padded.steps if s.name == "sort")
     assert padded.buffers[step.reads()[0]].stride == (37, 1)
 
 

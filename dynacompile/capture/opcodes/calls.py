@@ -23,12 +23,18 @@ def kw_names(f: SymbolicFrame, i: Instr) -> None:
     f.kw_names = f.code.co_consts[i.arg]
 
 
+def pair(f: SymbolicFrame) -> tuple[Value, Value]:
+    """What a call takes below its arguments."""
+    first, second = f.pop_many(2)
+    return first, second
+
+
 @opcode("CALL", effect=lambda arg, jump: -1 - arg)
 def call(f: SymbolicFrame, i: Instr) -> None:
     """Stack: a callable and NULL, in the version's order, or a callable and its bound argument; then the arguments."""
     names, f.kw_names = f.kw_names, ()
     args = f.pop_unread(i.arg)
-    function, bound = called(*f.pop_many(2), NULL)
+    function, bound = called(*pair(f), NULL)
     if not (isinstance(function, Method) and isinstance(function.owner, ListValue) and function.name == "append"):  # which keeps them as they are
         args = [v.force() if isinstance(v, Lazy) else v for v in args]
     args = bound + args
@@ -46,7 +52,7 @@ def call_function_ex(f: SymbolicFrame, i: Instr) -> None:
                 raise unsupported("would-raise", "keywords must be strings")
             kwargs[name] = value
     args = f.pop().listed(f.cx)
-    function, _ = called(*f.pop_many(2), NULL)
+    function, _ = called(*pair(f), NULL)
     f.push(function.call(f.cx, args, kwargs))
 
 

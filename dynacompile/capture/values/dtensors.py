@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 # Of meshes and groups, what neither talks to others nor makes groups.
 ASKED = frozenset(
-    "size ndim shape mesh_dim_names device_type get_rank get_local_rank get_coordinate get_group get_all_groups __getitem__ __len__ name rank group_name".split()
+    "size ndim shape mesh_dim_names device_type get_rank get_local_rank get_coordinate get_group get_all_groups".split()
+    + "__getitem__ __len__ name rank group_name".split()
 )
 
 

@@ -12,10 +12,10 @@ import torch.fx
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.known_numbers import known_number
 from dynacompile.capture.values.base import IteratorValue, Method, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import bind_descriptor
 from dynacompile.capture.values.functions import is_trusted
-from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
@@ -131,9 +131,11 @@ def patched(cx: Trace, name: str) -> Any:
 
 
 def points_of(key: Value) -> list[Value]:
-    """The tensors of an index of tensors alone."""
+    """The parts of an index of tensors, and numbers beside them."""
     parts: list[Value] = list(key.items) if isinstance(key, SequenceValue) else [key]
-    return parts if all(isinstance(part, TensorValue) for part in parts) else []
+    numbers = [part for part in parts if isinstance(part, ConstantValue) and type(part.value) is int]
+    points = [part for part in parts if isinstance(part, TensorValue)]
+    return parts if points and len(points) + len(numbers) == len(parts) else []
 
 
 def refuse_patched(cx: Trace, *names: str) -> None:
@@ -296,8 +298,11 @@ class TensorValue(Value):
         found = cx.overrides.call(torch.Tensor.__getitem__, [self, key], {})
         if found is not None:
             return found
-        if cx.bodies and cx.bodies[-1].is_mapped and (indices := points_of(key)):
-            return cx.op("call_function", index_by_points, [self, *indices], {})
+        if cx.bodies and cx.bodies[-1].is_mapped and (parts := points_of(key)):
+            points = [part for part in parts if isinstance(part, TensorValue)]
+            fixed = [SliceValue([ConstantValue(None)] * 3) if part in points else part for part in parts]
+            first = self if len(points) == len(parts) else cx.op("call_function", operator.getitem, [self, TupleValue(fixed)], {})
+            return cx.op("call_function", index_by_points, [first, *points], {})
         return cx.op("call_function", operator.getitem, [self, key], {})
 
     def set_item(self, cx: Trace, key: Value, value: Value) -> None:

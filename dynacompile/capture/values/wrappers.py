@@ -196,8 +196,8 @@ def memory(tensor: torch.Tensor) -> int:
 
 
 def leave_of(value: WrapperTensor, cx: Trace, outputs: Sequence[TensorValue]) -> Leave:
-    """What takes a wrapper apart that the graph gives. Refuses one that shares memory with another tensor that exists after the graph: autograd would not know of
-    that."""
+    """What takes apart a wrapper that the graph gives. Refuses one that shares memory with another tensor that exists after the graph: autograd would not
+    know of that."""
     wrapping = wrapping_of(value.fake)
     check_whole(wrapping, inner_of(value.fake, wrapping), "a result of the graph")
     if is_dtensor_class(wrapping.cls):

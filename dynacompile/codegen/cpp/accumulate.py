@@ -10,8 +10,7 @@ from dynacompile.codegen.cpp.frame import Frame
 from dynacompile.codegen.cpp.render import COMBINE, highest, literal, lowest, reduction_kind, value_type
 from dynacompile.ir.index import Extent
 from dynacompile.ir.loops import Nest
-
-PLACES = ("argmax", "argmin")
+from dynacompile.ops.scalars import PLACES
 
 
 class Accumulators:

@@ -6,6 +6,8 @@ from dynacompile.codegen.cpp.accumulate import Accumulators
 from dynacompile.codegen.cpp.frame import Frame, decode
 from dynacompile.codegen.cpp.plan import COSTLY, closure, roots
 from dynacompile.codegen.cpp.render import value_type
+from dynacompile.codegen.cpp.scan import Scans, steps_loop
+from dynacompile.errors import VerifyError
 from dynacompile.ir.body import needs
 
 CHEAP = ("load", "index", "constant", "reduce", "store")
@@ -26,6 +28,7 @@ class Column:
             Accumulators(frame, [i for i in roots(self.plan.nest, self.plan.level, self.plan.when, self.plan.passes, k) if self.body[i].name == "reduce"])
             for k in range(self.plan.passes)
         ]
+        self.scans = Scans(frame, [])  # of the pass that is being written
         self.pass_of = {i: k for k, acc in enumerate(self.accumulators) for i in acc.reduces}
 
     def emit(self) -> None:
@@ -158,7 +161,14 @@ class Column:
         given = self.ready | self.columns
         frame.statements(frame.scalars(starts, given))
         steps, lane = frame.parts(starts, given)
+        self.scans = Scans(frame, [i for i in lane if i not in given], k)
+        if self.scans:
+            for kind, name in self.scans.arrays():
+                out.line(f"alignas(64) {kind} {name}[{plan.tile}];")
+            self.scans.clear(plan.tile)
         walks = self.is_long(acc, 2 * self.block(acc, starts, steps, lane))
+        if self.scans.reverse and acc.reduces:
+            raise VerifyError("schedule", "a kernel for CPUs reduces what it scans from the end")
         if acc.reduces and plan.split and plan.chunks != 1:
             out.line(f"auto* parts{k} = (Part{k}*)aligned_alloc(64, {plan.chunks} * sizeof(Part{k}));")
         elif acc.reduces:
@@ -223,7 +233,7 @@ class Column:
             out.line(f"Part{k}& part{k} = parts{k}[0];")
 
     def stretch(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], part: str, begin: str, end: str) -> None:
-        with self.frame.blocks([i for i in lane if i not in self.ready | self.columns], begin, end) as (first, last):
+        with self.frame.blocks([i for i in lane if i not in self.ready | self.columns], begin, end, self.scans.reverse) as (first, last):
             self.stretch_of_block(k, acc, starts, steps, lane, part, first, last)
 
     def stretch_of_block(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], part: str, begin: str, end: str) -> None:
@@ -237,7 +247,7 @@ class Column:
             out.open(f"for (; s + {ROWS} <= {end}; s += {ROWS})")
             self.rows(acc, starts, lane, part, at)
             out.close()
-        out.open(f"for ({'' if several else f'i64 s = {begin}'}; s < {end}; ++s)")
+        out.open(f"for (; s < {end}; ++s)" if several else steps_loop(begin, end, self.scans.reverse))
         decode(out, plan.middle, "s")
         frame.statements(steps)
         needed = self.needed(acc, starts, lane)
@@ -289,7 +299,7 @@ class Column:
 
     def needed(self, acc: Accumulators, starts: list[int], lane: list[int]) -> int | None:
         """A condition on whole steps without which a step adds nothing to any result; None where there is none."""
-        if any(self.body[s].name == "store" for s in starts) or any(i in self.plan.kept for i in lane):
+        if any(self.body[s].name == "store" for s in starts) or any(i in self.plan.kept for i in lane) or self.scans:
             return None
         found: set[int] = set()
         for i in acc.reduces:
@@ -319,7 +329,8 @@ class Column:
             elif i in self.columns:
                 out.line(f"const auto {n} = get<W>({n}_x + ({at}));")
             else:
-                out.line(values.lanes(i))
+                for line in self.scans.across_lanes(i, at) if self.body[i].name == "scan" else [values.lanes(i)]:
+                    out.line(line)
                 if i in plan.kept:
                     out.line(f"put({n}_tile + s * {plan.tile} + ({at}), {n});")
 

@@ -12,6 +12,7 @@ from dynacompile.codegen.cpp.plan import GRAIN, Choice, Plan, choices, plan
 from dynacompile.codegen.cpp.prepare import prepare
 from dynacompile.codegen.cpp.render import memory_type
 from dynacompile.codegen.cpp.row import Row
+from dynacompile.codegen.cpp.scan import HEADER as SCANS
 from dynacompile.codegen.cpp.values import Text, Values
 from dynacompile.env import Env
 from dynacompile.errors import VerifyError
@@ -48,6 +49,8 @@ def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
     """The function for a plan of its loops. Behind the pointers come the symbols' values."""
     values = Values(kernel, loops)
     out = Text()
+    if loops.nest.scans():
+        out.line(SCANS)
     for line in comments(kernel):
         out.line(f"// {comment(line)}")
     out.open(f'extern "C" void {entry}(void* const* params)')
@@ -78,6 +81,8 @@ def emit_list(kernel: Kernel, entry: str, loops: Plan) -> str:
     pointers one after the other. Threads share the members' tasks by the number of elements that these take in."""
     values = Values(kernel, loops)
     out = Text()
+    if loops.nest.scans():
+        out.line(SCANS)
     for line in comments(kernel):
         out.line(f"// {comment(line)}")
     out.open(f'extern "C" void {entry}(void* const* params)')

@@ -132,15 +132,18 @@ class Frame:
         self.out.close(");")
 
     @contextmanager
-    def blocks(self, ids: Iterable[int], begin: str, end: str) -> Iterator[tuple[str, str]]:
+    def blocks(self, ids: Iterable[int], begin: str, end: str, reverse: bool = False) -> Iterator[tuple[str, str]]:
         """The loop over blocks of steps, where any of the ops `ids` is crossed: what is loaded is transposed before a block's steps, what is stored after
-        them. Gives the first step and the end of those that are to be written inside."""
+        them. Gives the first step and the end of those that are to be written inside. reverse: the last block first."""
         plan, out, values = self.plan, self.out, self.values
         crossed = [i for i in ids if i in plan.crossed]
         if not crossed:
             yield begin, end
             return
-        out.open(f"for (i64 s0 = {begin}; s0 < {end}; s0 += {plan.block})")
+        if reverse:
+            out.open(f"for (i64 s0 = {begin} + ({end} - 1 - {begin}) / {plan.block} * {plan.block}; s0 >= {begin}; s0 -= {plan.block})")
+        else:
+            out.open(f"for (i64 s0 = {begin}; s0 < {end}; s0 += {plan.block})")
         out.line(f"const i64 s1 = s0 + {plan.block} < {end} ? s0 + {plan.block} : {end};")
         for i in crossed:
             out.line(values.block(i))

@@ -20,7 +20,7 @@ def grouped(nest: Nest, lanes: int) -> tuple[Nest, int]:
     """The nest over the single axis, and how many neighbours there make a group; as it is, and 1, where its innermost axes are not such. lanes: of the
     widest vectors, which a group has at most, and two of which the single axis fills."""
     r = nest.r_axes
-    if len(r) < 2 or nest.adds or not all(op.attr in ("sum", "prod", "max", "min") for op in nest.body if op.name == "reduce"):
+    if len(r) < 2 or nest.adds or nest.scans() or not all(op.attr in ("sum", "prod", "max", "min") for op in nest.body if op.name == "reduce"):
         return nest, 1
     within = r[-1]
     steps = [a.size for a in r[:-1] if isinstance(a.size, int) and a.size >= FEWEST_STEPS]

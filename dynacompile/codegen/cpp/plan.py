@@ -31,6 +31,7 @@ BLOCK = 4096  # elements of a row that one set of accumulators takes in
 CROSSING = 64  # elements, each way, of a block of a transpose: whole lines of memory both ways, and the block stays in the first-level cache
 CROSSED_BYTES = 32 * 1024  # of all blocks at a time
 ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
+SCANNED = 4  # elements of an axis whose lanes are worth scans of their own
 SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass over a row, on the thread's stack
 LIST_TILE = 8192  # elements of a block of a member of a list: small beside a list that is worth several threads, large beside what a block costs
 TILE_BYTES = 64 * 1024  # of values kept for a later pass over a column tile
@@ -38,7 +39,7 @@ TURNED_BYTES = 256 * 1024  # the same of values from transposed blocks, which co
 MOST_CHUNKS = 256
 COSTLY = {
     "exp": 4, "exp2": 4, "expm1": 5, "log": 5, "log2": 5, "log1p": 8, "sin": 5, "cos": 5, "tanh": 6, "sigmoid": 6, "erf": 7, "ndtr": 6, "pow": 16, "atan2": 20,
-    "floordiv": 12, "mod": 12, "fmod": 12,
+    "floordiv": 12, "mod": 12, "fmod": 12, "scan": 3,
 }  # fmt: skip
 
 
@@ -253,7 +254,17 @@ def choose_lane(nest: Nest, level: tuple[str, ...]) -> Axis | None:
         return total * (hint(axis.size) / full) ** 0.5 if full else 0.0
 
     ranked = [(score(a), a.role == "r", i) for i, a in enumerate(nest.axes)]
+    if nest.scans():
+        ranked = scannable(nest, ranked)
     return nest.axes[max(ranked)[2]]
+
+
+def scannable(nest: Nest, ranked: list[tuple[float, bool, int]]) -> list[tuple[float, bool, int]]:
+    """Those of the axes that lanes of a scan may run along: x axes, whose lanes have scans of their own, and the innermost r axis, whose elements the scan
+    takes in one by one: that costs little where elements are added up, and much where they are exponentials."""
+    long = [one for one in ranked if not one[1] and hint(nest.axes[one[2]].size) >= SCANNED]
+    inner = [one for one in ranked if one[2] == len(nest.axes) - 1]
+    return long if long and any(s.kind == "logaddexp" for s in nest.scans()) else [*long, *inner]
 
 
 def crossing_score(nest: Nest, i: int, axis: Axis) -> float:
@@ -307,8 +318,8 @@ def indirect_by(nest: Nest, i: int, axis: Axis) -> bool:
 def lanes_of_ops(nest: Nest, lane: Axis | None, shape: str) -> tuple[bool, ...]:
     deep: list[bool] = []
     for op in nest.body:
-        if op.name == "reduce":
-            deep.append(shape == "column")
+        if op.name in ("reduce", "scan"):
+            deep.append(op.name == "scan" or shape == "column")
             continue
         index = index_of(op)
         own = lane is not None and index is not None and lane.var in index.variables()
@@ -427,9 +438,10 @@ def sizes(
         blocks = max(1, min(-(-4 * FEW_TASKS // max(points, 1)), length // 2048))
         return Sizes(round_up(-(-length // blocks), 64), 1, False, False)
     big = work >= GRAIN
+    ordered = nest.adds or bool(nest.scans())
     if shape == "row":
         total = length if not middle else steps
-        big = big and not nest.adds
+        big = big and not ordered
         unit = BLOCK if not middle else max(1, 4 * BLOCK // max(length, 1))
         split = big and points < FEW_TASKS and length * steps >= 2 * GRAIN and total > unit
         if split:
@@ -443,7 +455,7 @@ def sizes(
     tile = min(round_up(length, WIDEST), cap)
     fitting = (TURNED_BYTES if crosses else TILE_BYTES) // (kept_bytes * steps) // WIDEST * WIDEST if kept else 0
     keep = bool(kept) and fitting >= min(WIDEST if crosses else 64, tile)
-    if big and not nest.adds and points * -(-length // tile) < FEW_TASKS and steps >= 64 and steps * length >= 2 * GRAIN and not keep:
+    if big and not ordered and points * -(-length // tile) < FEW_TASKS and steps >= 64 and steps * length >= 2 * GRAIN and not keep:
         return Sizes(tile, max(16, -(-steps // 64)), True, False)
     if keep:
         tile = min(tile, fitting)

@@ -6,6 +6,8 @@ from dynacompile.codegen.cpp.accumulate import Accumulators
 from dynacompile.codegen.cpp.frame import Frame, decode
 from dynacompile.codegen.cpp.plan import COSTLY, MOST_CHUNKS, WIDEST, padded, roots
 from dynacompile.codegen.cpp.render import value_type
+from dynacompile.codegen.cpp.scan import Scans, steps_loop
+from dynacompile.errors import VerifyError
 from dynacompile.ir.index import Extent, hint
 
 BLOCK = 16  # vectors whose floats an accumulator takes in one by one: the sums of more are added up with what their own roundings lose
@@ -19,6 +21,7 @@ class Row:
         self.frame, self.plan, self.out, self.values = frame, frame.plan, frame.out, frame.values
         self.body = frame.body
         self.ready: set[int] = set()  # kept values computed so far
+        self.scans = Scans(frame, [])  # of the pass that is being written
 
     def emit(self) -> None:
         plan = self.plan
@@ -99,6 +102,10 @@ class Row:
         frame.statements(frame.scalars(starts, self.ready))
         steps, lane = frame.parts(starts, self.ready)
         acc = Accumulators(frame, [i for i in starts if self.body[i].name == "reduce"])
+        self.scans = Scans(frame, [i for i in lane if i not in self.ready], k)
+        self.scans.declare()
+        if self.scans.reverse and acc.reduces:
+            raise VerifyError("schedule", "a kernel for CPUs reduces what it scans from the end")
         if plan.split:
             if acc.reduces:
                 out.line(f"Part{k} parts{k}[{plan.chunks if isinstance(plan.chunks, int) else MOST_CHUNKS}];")
@@ -111,7 +118,13 @@ class Row:
             if acc.reduces:
                 out.line(f"merge_parts(parts{k}, {plan.chunks});")
                 out.line(f"const Part{k}& part{k} = parts{k}[0];")
-        elif plan.walked and self.is_long(acc, self.sets(lane)) and not plan.middle and hint(plan.chunk_of) <= BLOCK * WIDEST * self.sets(lane):
+        elif (
+            plan.walked
+            and not self.scans
+            and self.is_long(acc, self.sets(lane))
+            and not plan.middle
+            and hint(plan.chunk_of) <= BLOCK * WIDEST * self.sets(lane)
+        ):
             self.short_stretch(k, acc, lane)
         else:
             self.stretch(k, acc, steps, lane, f"const Part{k} part{k}", "0", str(plan.chunk_of), plan.chunk_of)
@@ -165,18 +178,18 @@ class Row:
             out.open(f"{part} = {form}({begin}, {end}, [&](i64 {name}, auto on, auto& a) BODY")
         elif acc.reduces:
             form = self.form_of_steps(k, acc, lane, begin, end, most)
-            copies = "=" if "any_steps" in form else "&"
+            copies = "=" if "any_steps" in form and not self.scans else "&"
             out.open(f"{part} = {form}, [{copies}](i64 s, i64 from, i64 to, auto& sets) BODY")
             decode(out, plan.middle, "s")
             frame.statements(steps)
             out.open(f"each_into<W, {self.loads(lane)}>(from, to, sets, [&](i64 {name}, auto on, auto& a) BODY")
         else:
             if plan.middle:
-                out.open(f"for (i64 s = {begin}; s < {end}; ++s)")
+                out.open(steps_loop(begin, end, self.scans.reverse))
                 decode(out, plan.middle, "s")
                 frame.statements(steps)
                 begin, end = "0", str(size)
-            out.open(f"{frame.each()}({begin}, {end}, [&](i64 {name}, auto on) BODY")
+            out.open(f"{'each_back<W>' if self.scans.reverse else frame.each()}({begin}, {end}, [&](i64 {name}, auto on) BODY")
         self.lane_body(lane)
         self.take(acc)
         out.close(");")
@@ -204,7 +217,7 @@ class Row:
             if i in self.ready:
                 out.line(f"const auto {values.names[i]} = get<W>({values.names[i]}_row + {base});")
                 continue
-            out.line(values.lanes(i))
+            out.line(self.scans.along_lanes(i) if self.body[i].name == "scan" else values.lanes(i))
             if i in plan.kept:
                 out.line(f"put({values.names[i]}_row + {base}, {values.names[i]});")
 

@@ -10,7 +10,7 @@ import torch
 from dynacompile.codegen.cpp.plan import Plan
 from dynacompile.codegen.cpp.render import literal, memory_type, scalar_op, value_type, vector_op
 from dynacompile.ir.index import Index, Symbol, Var, render
-from dynacompile.ir.loops import Access, Op
+from dynacompile.ir.loops import Access, Op, Scan
 from dynacompile.ir.schedule import Kernel
 from dynacompile.ops.scalars import compute_dtype
 
@@ -23,6 +23,11 @@ RESERVED = frozenset(
 )
 
 BOUNDS = {"max": "at_least", "min": "at_most"}
+
+
+def name_of(op: Op) -> str:
+    """What a value's name begins with."""
+    return str(op.attr) if op.name == "reduce" else f"running_{op.attr.kind}" if isinstance(op.attr, Scan) else op.name
 
 
 class Text:
@@ -52,7 +57,7 @@ class Values:
         taken = {a.var.name for a in plan.nest.axes} | {s.name for s in kernel.symbols}
         self.params = {p.name: (p.name + "_" if p.name in RESERVED or p.name in taken else p.name, p.dtype) for p in kernel.params}
         taken |= {name for name, _ in self.params.values()}
-        self.names = [self.unused(f"{op.attr if op.name == 'reduce' else op.name}_{i}", taken) for i, op in enumerate(self.body)]
+        self.names = [self.unused(f"{name_of(op)}_{i}", taken) for i, op in enumerate(self.body)]
 
     @staticmethod
     def unused(name: str, taken: set[str]) -> str:

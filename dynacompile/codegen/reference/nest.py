@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from dynacompile.codegen.reference.scans import scan
 from dynacompile.ir.index import Index, Symbol, Var, evaluated
 from dynacompile.ir.loops import Access, Nest, Op
 from dynacompile.ir.schedule import Kernel, Member
@@ -82,6 +83,9 @@ def run_op(
         case "reduce":
             shape = [n if i in reduced else args[0].shape[i] for i, n in enumerate(space)]
             return reduce(str(op.attr), args[0].expand(shape), reduced)
+        case "scan":
+            shape = [n if i in reduced else max(a.shape[i] for a in args) for i, n in enumerate(space)]
+            return scan(op.attr, [a.expand(shape) for a in args], reduced)
         case "product":
             return product(args[0], args[1], space, reduced)
         case "cast":
@@ -92,7 +96,7 @@ def run_op(
 
 def as_index(index: Index, grid: Mapping[Any, object], rank: int, device: torch.device) -> torch.Tensor:
     value = index.evaluate(grid)
-    return value if isinstance(value, torch.Tensor) else torch.full([1] * rank, value, device=device)
+    return value.to(torch.int64) if isinstance(value, torch.Tensor) else torch.full([1] * rank, value, device=device)
 
 
 def load(op: Op, access: Access, values: list[torch.Tensor], grid: Mapping[Any, object], memory: torch.Tensor, rank: int, device: torch.device) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from dynacompile.codegen.triton.attention import emit_attention
 from dynacompile.codegen.triton.emit import emit_nest
 from dynacompile.codegen.triton.products import emit_product
 from dynacompile.codegen.triton.values import rounds_to_16_bits
@@ -16,6 +17,8 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     """Triton source of `kernel`, with candidates and their grids. The function takes the params' storage pointers (16-byte aligned),
     then the symbols, then the blocks as constexprs; of a kernel over a list, three tables in the pointers' place: (member, program of that member) for
     each program, each member's own numbers, and each member's pointers. Raises Unsupported for a dtype or op that Triton has no form of."""
+    if kernel.call is not None:
+        return emit_attention(kernel)
     source = emit_product(prepared(kernel)) if kernel.nest.is_product else emit_nest(prepared(kernel))
     return replace(source, kernel=kernel)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 
 from dynacompile.codegen.triton import scalars
+from dynacompile.codegen.triton.scans import is_reverse, scan_in_loop
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling
 from dynacompile.codegen.triton.values import Values
 from dynacompile.errors import Unsupported, VerifyError
@@ -274,20 +275,27 @@ class Emitter:
             if op.name == "reduce":
                 start, step, end = self.values.accumulate(i, op)
                 before, inside, whole, after = before + start, inside + step, whole + step, after + end
+            elif op.name == "scan":
+                start, step = scan_in_loop(self.values, i, op)
+                before, inside, whole = before + start, inside + step, whole + step
             else:
                 lines = self.values.op(i, op)
                 inside += lines
                 whole += [f"{self.values.name(i)} = {self.always('r')}"] if i in held else lines
         self.values.evict = ""
+        ways = {is_reverse(body[i].attr) for i in needed if body[i].name == "scan"}
+        if len(ways) > 1:
+            raise VerifyError("schedule", f"{self.kernel.name} scans rows both ways in one pass, which needs rows that one block takes in")
+        reverse = True in ways
         size, axes = self.dims["r"].size, self.axis_lines(["r"])
         if self.tiling.peeled != "r":
             loop = ["r = start + r_base", *self.mask_line("r"), *axes, *inside]
-            return [*before, f"for start in range(0, {size}, RBLOCK):", *(f"    {line}" for line in loop), *after]
+            return [*before, *blocks_of("0", size, loop, reverse), *after]
         stop = f"{min(held.values(), default=size)} // RBLOCK * RBLOCK"
         loop = ["r = start + r_base", *self.mask_line("r", whole=True), *axes, *whole]
         final = ["r = start + r_base", *self.mask_line("r"), *axes, *inside]
-        final = [f"for start in range({stop}, {size}, RBLOCK):", *(f"    {line}" for line in final)] if held else [f"start = {stop}", *final]
-        return [*before, f"for start in range(0, {stop}, RBLOCK):", *(f"    {line}" for line in loop), *final, *after]
+        passes = [blocks_of("0", stop, loop, reverse), blocks_of(stop, size, final, reverse) if held else [f"start = {stop}", *final]]
+        return [*before, *(line for lines in (passes[::-1] if reverse else passes) for line in lines), *after]
 
     def conditions_held(self) -> dict[int, int]:
         """Of a peeled loop, conditions that a place along r is less than a number near its end, such as those of padding, and these numbers."""
@@ -317,6 +325,14 @@ class Emitter:
         return needed
 
 
+def blocks_of(begin: str, end: object, lines: Iterable[str], reverse: bool) -> list[str]:
+    """A loop over the blocks from `begin`, a multiple of the block, to `end`; reverse: the last one first."""
+    if not reverse:
+        return [f"for start in range({begin}, {end}, RBLOCK):", *(f"    {line}" for line in lines)]
+    start = f"start = {begin} + ({end} - 1 - ({begin})) // RBLOCK * RBLOCK - turn"
+    return [f"for turn in range(0, {end} - ({begin}), RBLOCK):", *(f"    {line}" for line in [start, *lines])]
+
+
 def device_functions(code: str) -> str:
     """The device functions that `code` calls, and those that they call, each before its callers."""
     needed: set[str] = set()
@@ -324,7 +340,7 @@ def device_functions(code: str) -> str:
     while texts:
         text = texts.pop()
         for name, definition in scalars.DEVICE_FUNCTIONS.items():
-            if name not in needed and re.search(rf"\b{name}\(|, {name}\)", text):
+            if name not in needed and re.search(rf"\b{name}\(|, {name}[,)]", text):
                 needed.add(name)
                 texts.append(definition)
     return "".join("\n" + definition for name, definition in scalars.DEVICE_FUNCTIONS.items() if name in needed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import operator
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ def required(inside: torch.Tensor) -> torch.Tensor:
     return inside
 
 
+OURS = ("range", "associative_scan", "cumsum", "cumprod")  # of tl: what we do otherwise
 DEVICE_FUNCTIONS: dict[str, Callable] = {  # those that are inline assembly, or that the interpreter does otherwise
     "require": required,
     "nearest_bf16": lambda a: a.bfloat16().float(),
@@ -46,7 +48,9 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     stands for a table of their addresses."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("TRITON_INTERPRET=1 must be set before Triton is imported")
-    name, text = f"<{entry}>", text.replace("tl.range(", "range(")
+    name = f"<{entry}>"
+    for function in OURS:
+        text = text.replace(f"tl.{function}(", f"{function}(")
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     module: dict = {"__name__": entry}
     exec(compile(text, name, "exec"), module)  # our own text
@@ -54,6 +58,9 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
         tl = module["tl"]
         module["libdevice"] = SimpleNamespace(**{n: lift(f, tl) for n, f in LIBDEVICE.items()})
     module["range"] = numbers
+    module["associative_scan"] = scan = scanning(module["tl"])
+    module["cumsum"] = lambda x, axis, reverse=False: scan(x, axis, operator.add, reverse)
+    module["cumprod"] = lambda x, axis, reverse=False: scan(x, axis, operator.mul, reverse)
     for name in DEVICE_FUNCTIONS.keys() & module.keys():
         module[name] = lift(DEVICE_FUNCTIONS[name], module["tl"])
     for name in {
@@ -66,6 +73,31 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     builder = importlib.import_module("triton.runtime.interpreter").InterpreterBuilder
     with np.errstate(all="ignore"), patch.object(builder, "create_atomic_rmw", with_truth_values(builder.create_atomic_rmw)):
         module[entry][grid](*(argument(a, module["tl"]) for a in arguments), **blocks)
+
+
+def scanning(tl: Any) -> Callable:
+    """A scan in as many calls of the function that combines elements as it has doublings, where the interpreter makes one for each element, and adds floats
+    up one after the other, which a GPU does not."""
+
+    def block(array: np.ndarray, like: Any) -> Any:
+        kind = tl.block_type(like.type.scalar, [int(n) for n in array.shape])
+        return tl.core.tensor(type(like.handle)(array, like.handle.dtype), kind)
+
+    def associative_scan(given: Any, axis: int, combine: Callable, reverse: bool = False) -> Any:
+        parts = list(given) if isinstance(given, tuple) or type(given).__name__ == "tuple" else [given]
+        arrays = [np.moveaxis(np.array(p.handle.data), axis, 0) for p in parts]
+        arrays = [a[::-1].copy() if reverse else a.copy() for a in arrays]
+        step = 1
+        while step < len(arrays[0]):
+            earlier = [np.roll(a, step, 0) for a in arrays]
+            result = combine(*(block(a, p) for both in (earlier, arrays) for a, p in zip(both, parts, strict=True)))
+            for a, found in zip(arrays, [result] if len(parts) == 1 else list(result), strict=True):
+                a[step:] = found.handle.data[step:]
+            step *= 2
+        whole = [block(np.ascontiguousarray(np.moveaxis(a[::-1] if reverse else a, 0, axis)), p) for a, p in zip(arrays, parts, strict=True)]
+        return whole[0] if len(parts) == 1 else tuple(whole)
+
+    return associative_scan
 
 
 def with_truth_values(atomic: Callable) -> Callable:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dynacompile.codegen.triton import trigonometry
+from dynacompile.codegen.triton import scan_functions, trigonometry
 from dynacompile.errors import Unsupported
 
 POINTERS: dict[torch.dtype, str] = {
@@ -259,6 +259,12 @@ def add_product_ieee(a, b, total):
 def add_product_tf32(a, b, total):
     return tl.dot(a, b, total, input_precision="tf32")
 """,
+    "add_product_tf32x3": """
+@triton.jit
+def add_product_tf32x3(a, b, total):
+    # of float32, on the tensor cores: each factor as the sum of two numbers that they multiply
+    return tl.dot(a, b, total, input_precision="tf32x3")
+""",
     "add_product_fast": """
 @triton.jit
 def add_product_fast(a, b, total):
@@ -296,6 +302,7 @@ def arg_min(a, i, b, j):
     take = (b < a) | ((b != b) & (a == a)) | (tie & (j < i))
     return tl.where(take, b, a), tl.where(take, j, i)
 """,
+    **scan_functions.FUNCTIONS,
 }
 
 

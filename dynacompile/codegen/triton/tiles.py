@@ -13,6 +13,7 @@ from dynacompile.ir.extents import ceil_div
 from dynacompile.ir.index import Extent, Index, Var, extent, hint
 from dynacompile.ir.loops import Access, Axis, Nest, levels
 from dynacompile.ir.schedule import Candidate, Kernel
+from dynacompile.ops.scalars import PLACES
 
 PROGRAMS = 132 * 4  # enough to fill the largest present GPU several times over
 LANES = 32
@@ -22,6 +23,7 @@ FEW_PER_LINE = 2  # values of a line that are as well loaded for each of its ele
 LINE = 2048  # points of a line that a program takes
 REGISTERS = 128  # of a thread, for the values of a tile that live at once, in 4-byte words
 PERSISTENT = 16384  # longest row kept in registers
+SCANNED = 4096  # longest row that a scan holds in registers; of longer ones it carries what each block leaves into the next
 FEW_ROWS = 4  # of a tile; a warp that has more spends its time on one after the other
 
 
@@ -214,7 +216,8 @@ def row_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candidat
     width = power(r.hint)
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2 or misaligned(kernel, x)
-    held = width <= 1024 or (width <= PERSISTENT and passes > 1 and width * live // (LANES * 16) <= REGISTERS)
+    fits = width <= PERSISTENT and width * live // (LANES * 16) <= REGISTERS
+    held = width <= 1024 or (fits and (passes > 1 or (width <= SCANNED and bool(kernel.nest.scans())))) or kernel.nest.scans_both_ways
     if not isinstance(r.size, int):
         return True, unmasked(unknown_row_candidates(x, width if held else min(width, 4096), live), ("XBLOCK", x.size))
     if held:
@@ -249,7 +252,7 @@ def unknown_row_candidates(x: Dim, block: int, live: int) -> list[Candidate]:
 
 def row_parts(kernel: Kernel, r: Dim) -> int:
     """How many tiles make a row; 1 where their order would matter."""
-    ordered = any(op.name == "reduce" and op.attr in ("argmax", "argmin") for op in kernel.nest.body)
+    ordered = any(op.name == "scan" or (op.name == "reduce" and op.attr in PLACES) for op in kernel.nest.body)
     return 1 if ordered or not isinstance(r.size, int) else parts_of(r.size)
 
 
@@ -283,7 +286,9 @@ def column_candidates(kernel: Kernel, x: Dim, r: Dim) -> tuple[bool, tuple[Candi
     width, columns = power(r.hint), power(x.hint)
     passes, live = reuse(kernel.nest)
     narrow = smallest(kernel) <= 2
-    if isinstance(r.size, int) and (width <= 64 or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512)):
+    if isinstance(r.size, int) and (
+        width <= 64 or kernel.nest.scans_both_ways or (passes > 1 and width * min(16, columns) * live // (LANES * 8) <= REGISTERS and width <= 512)
+    ):
         most = clamp((8192 if narrow and width > 64 else 4096) // width, 32, 64)
         across = min(clamp(power(x.hint // PROGRAMS + 1), 16, most), columns)
         together = sums_together(kernel.nest)

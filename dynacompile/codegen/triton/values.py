@@ -9,13 +9,14 @@ import torch
 from dynacompile.codegen.triton import reductions, scalars
 from dynacompile.codegen.triton.indexing import Dim, Indexer
 from dynacompile.codegen.triton.parts import Parts
+from dynacompile.codegen.triton.scans import joined_scans, scan
 from dynacompile.codegen.triton.tiles import Tiling, op_phases
 from dynacompile.errors import Unsupported
 from dynacompile.ir.loops import Access, Nest, Op, levels
 from dynacompile.ir.schedule import Kernel
 from dynacompile.quoting import identifier
 
-TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start", "b"}
+TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start", "turn", "b"}
 LIST = {"member", "list_blocks", "list_numbers", "list_pointers"}
 RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *LIST, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
 
@@ -32,6 +33,7 @@ class Values:
         self.level = levels(self.nest)
         self.online = reductions.online_pairs(self.nest) if tiling.looped else {}
         self.phase = op_phases(self.nest, self.online)
+        self.joined = joined_scans(self.nest)
         self.dims = {d.name: d for d in tiling.dims}
         self.entry = identifier(kernel.name)
         self.taken = set(RESERVED) | {self.entry}
@@ -39,6 +41,7 @@ class Values:
         self.pointers = {p.name: self.fresh(f"{identifier(p.name)}_ptr") for p in kernel.params}
         self.dtypes = {p.name: p.dtype for p in kernel.params}
         self.names: dict[int, str] = {}
+        self.part_names: dict[tuple[int, str], str] = {}
         self.shapes: dict[int, frozenset[str]] = {}
         self.constants: dict[tuple[str, torch.dtype], str] = {}
         self.indirect: dict[int, tuple[str, frozenset[str]]] = {}
@@ -64,8 +67,15 @@ class Values:
         """The variable that holds the value of op i; the same one in every pass that computes it."""
         if i not in self.names:
             op = self.nest.body[i]
-            self.names[i] = self.fresh(identifier(op.attr.buffer) if isinstance(op.attr, Access) else f"{op.attr if op.name == 'reduce' else op.name}_{i}")
+            own = op.attr if op.name == "reduce" else f"running_{op.attr.kind}" if op.name == "scan" else op.name
+            self.names[i] = self.fresh(identifier(op.attr.buffer) if isinstance(op.attr, Access) else f"{own}_{i}")
         return self.names[i]
+
+    def fresh_part(self, i: int, part: str) -> str:
+        """The variable that holds a part of a scan's elements; the same one in every pass."""
+        if (i, part) not in self.part_names:
+            self.part_names[i, part] = self.fresh(f"{self.name(i)}_{part}")
+        return self.part_names[i, part]
 
     def shape(self, dims: frozenset[str]) -> str:
         return "[" + ", ".join(d.block if d.name in dims else "1" for d in self.tiling.dims) + "]"
@@ -86,6 +96,8 @@ class Values:
                 return self.index(i, op)
             case "reduce":
                 return self.reduce([(i, op)])
+            case "scan":
+                return scan(self, i, op)
             case _:
                 return self.scalar(i, op)
 
@@ -109,7 +121,11 @@ class Values:
         """Value i as a block of the tile's shape."""
         if self.shapes[i] >= {d.name for d in self.tiling.dims}:
             return text
-        return f"tl.broadcast_to({text}, {self.shape(frozenset(d.name for d in self.tiling.dims))})"
+        return f"tl.broadcast_to({text}, {self.whole_shape()})"
+
+    def whole_shape(self) -> str:
+        """Of the tile."""
+        return self.shape(frozenset(d.name for d in self.tiling.dims))
 
     def divides_row(self, i: int, op: Op) -> bool:
         """True where every point of a row is divided by the row's own number."""

@@ -1,0 +1,27 @@
+"""A slice of flex_attention by kernels; `python -m tests.fuzz.flexible FIRST LAST` runs any others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fuzz.flexible import check, generate
+
+
+def test_operators_as_they_are_defined():
+    events = [event for seed in range(300, 312) for event in check(generate(seed), interpret=False)[0]]
+    assert sum(event.ours for event in events) >= 10, "kernels take nearly all programs"
+
+
+def test_kernels_by_tritons_interpreter():
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.flexible", "400", "410"]
+    run = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=900)
+    assert run.returncode == 0 and "10 programs, 0 differ" in run.stdout, run.stdout + run.stderr
+
+
+def test_programs_are_what_they_were():
+    assert generate(7) == generate(7)
+    found = [generate(seed) for seed in range(300)]
+    assert len({step for program in found for step in program.steps}) == 20 and len({program.mask for program in found}) == 12
