@@ -173,7 +173,7 @@ def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
 
 def refuse_wrappers(graph: torch.fx.GraphModule) -> None:
     if has_wrappers(graph):
-        raise Unsupported("symbolic-wrapper", "sizes that depend on values, beside tensors that wrap others")
+        raise Unsupported("symbolic-wrapper", "sizes depend on values beside tensors that wrap others")
 
 
 def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:

@@ -25,7 +25,7 @@ from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.repeats import Facts
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import is_resume
-from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
+from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values import dtensors
 from dynacompile.capture.values.base import Lazy, Value
@@ -137,6 +137,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             known = ShapePolicy() if policy is None else policy
             policy = replace(known, marks=True, numbers=known.numbers | reason.numbers, values=known.values or reason.values)
             manner = replace(manner, loops=manner.loops or reason.loops)
+        except NeedsNumbers as reason:
+            raise unsupported("symbolic-wrapper", str(reason)) from reason
         except EnteredByHand:
             if not manner.by_hand:
                 raise
@@ -255,7 +257,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
                 attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None
                 reason.__traceback__ = None  # it would hold this frame, which holds it, and so the caller's, until garbage is collected
             return attempt
-        except (VerifyError, NeedsSymbols, MarkViolated):
+        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated):
             raise
         except Exception as bug:
             if is_undecided(bug):

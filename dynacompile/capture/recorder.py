@@ -20,13 +20,13 @@ from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_pa
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
 from dynacompile.capture.results import ALL, Look, Results
-from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
+from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.capture.values.wrappers import PendingTensor, WrapperTensor, check_written, tensor_value
+from dynacompile.capture.values.wrappers import PendingTensor, WrapperTensor, check_written, refusing, tensor_value
 from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site
@@ -437,7 +437,7 @@ class Recorder:
         """One operation on fakes. What the user's operation may raise is up to torch: every exception that it raises means that eager is to run it."""
         try:
             return self.run_once(kind, target, args, kwargs, reads)
-        except Unsupported:
+        except (Unsupported, NeedsNumbers):
             raise
         except Exception as reason:
             if not isinstance(reason, RecursionError):
@@ -449,7 +449,10 @@ class Recorder:
     def run_once(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None) -> Any:
         if target in FUSED_STEPS:  # whose numbers say nothing of what is written; asking a symbol for its value would make it a constant
             kwargs = {k: 1.0 if isinstance(v, torch.SymFloat) else v for k, v in kwargs.items()}
-        apart = not_computed(tensors_in((args, kwargs))) if is_collective(target) else nullcontext()
+        operands = tensors_in((args, kwargs))
+        if any(map(is_wrapper, operands)) and any(isinstance(n, torch.SymInt) for n in (*args, *kwargs.values())):
+            raise NeedsNumbers("a tensor that wraps others")
+        apart = not_computed(operands) if is_collective(target) else refusing(operands)
         with self.mode, symbolic_rules(self.mode), reads or nullcontext(), self.watch or nullcontext(), apart:
             if kind == "call_method":
                 return getattr(args[0], target)(*args[1:], **kwargs)

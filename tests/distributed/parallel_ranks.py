@@ -197,6 +197,74 @@ def sharded_twice() -> None:
     assert seen == (1, 0, 0, 0, 0), seen
 
 
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "AdamW, lists": lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
+    "AdamW, one by one": lambda p: torch.optim.AdamW(p, lr=0.1, foreach=False, amsgrad=True),
+    "AdamW, fused": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
+    "SGD, lists": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, nesterov=True, weight_decay=0.1, foreach=True),
+    "SGD, one by one": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5, foreach=False),
+}
+
+
+def optimizers() -> None:
+    """Column- and row-wise parameters beside plain ones, with a rate that changes in every step and a state that goes through a state dict."""
+
+    def steps(make: Callable[..., torch.optim.Optimizer], wrap: Callable[[Any], Any]) -> Made:
+        net = nn.Sequential(parallel(Net()), nn.Linear(16, 2))
+        with torch.no_grad():
+            for p in net[1].parameters():
+                p.fill_(1)
+        found: Made = []
+        optimizer = make(net.parameters())
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        step = wrap(lambda: optimizer.step())
+        for k in range(6):
+            net(batch(k)).sum().backward()
+            step()
+            schedule.step()
+            optimizer.zero_grad()
+            found += [p.detach().clone() for p in net.parameters()]
+            if k == 3:
+                other = make(net.parameters())
+                other.load_state_dict(optimizer.state_dict())
+                optimizer = other
+                schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return found + [value for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+
+    for name, make in OPTIMIZERS.items():
+        wanted = steps(make, lambda step: step)
+        found, seen = counted(lambda make=make: steps(make, dynacompile.compile))
+        print(name, seen, file=sys.stderr)
+        same(found, wanted, 1e-6)
+        assert seen[3] == 0, (name, seen)
+
+
+def growing() -> None:
+    """Batches of several sizes: a DTensor has sizes that are numbers, so that each has an entry of its own."""
+    net = parallel(Net())
+
+    def run(net: nn.Module) -> Made:
+        found: Made = []
+        for rows in (4, 6, 8, 4, 6):
+            out = net(batch(rows, rows))
+            out.sum().backward()
+            found += [out.detach(), *(full_grad(p) for p in net.parameters())]
+            net.zero_grad()
+        return found
+
+    wanted = run(net)
+    for wrap in (whole, blocks):
+        found, seen = counted(lambda wrap=wrap: run(wrap(net)))
+        print("growing", seen, file=sys.stderr)
+        same(found, wanted)
+        assert seen[1] == seen[3] == seen[4] == 0, seen
+
+
+def full_grad(tensor: torch.Tensor) -> torch.Tensor:
+    grad = tensor.grad
+    return (grad.full_tensor() if isinstance(grad, DTensor) else grad).clone()  # type: ignore[union-attr]
+
+
 # placements in the user's own code
 
 
@@ -270,7 +338,7 @@ def writing() -> None:
     same(run(dynacompile.compile(function), dynacompile.compile(left)), wanted)
 
 
-CASES = (column_and_row, one_rank_in_eager, sequences, sharded_twice, redistributed, writing)
+CASES = (column_and_row, one_rank_in_eager, sequences, sharded_twice, optimizers, growing, redistributed, writing)
 
 if __name__ == "__main__":
     run_cases(CASES, sys.argv[1:])

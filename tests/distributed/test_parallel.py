@@ -1,10 +1,10 @@
-"""Tensor parallelism over two processes of gloo: DTensors in graphs, as in eager, each region one graph."""
+"""Tensor parallelism over processes of gloo: DTensors in graphs, as in eager, each region one graph."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.distributed.parallel_ranks import CASES
+from tests.distributed import parallel_ranks, square_ranks
 from tests.distributed.ranks import Ended, start
 
 
@@ -14,7 +14,17 @@ def ended() -> list[Ended]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case.__name__ for case in CASES])
+@pytest.mark.parametrize("case", [case.__name__ for case in parallel_ranks.CASES])
 def test_both_ranks_compute_as_in_eager(case, ended):
+    held(case, ended)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [case.__name__ for case in square_ranks.CASES])
+def test_four_ranks_compute_as_in_eager(case):
+    held(case, start("tests.distributed.square_ranks", case, ranks=4))
+
+
+def held(case: str, ended: list[Ended]) -> None:
     for rank, process in enumerate(ended):
         assert f"held {case}" in process.out.splitlines(), f"rank {rank} ended with {process.code}:\n{process.err[-3000:]}"

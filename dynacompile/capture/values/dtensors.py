@@ -15,7 +15,7 @@ from dynacompile.capture.values.constant import FIXED, ConstantValue
 from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.capture.values.wrappers import FIELDS, METHODS, WrapperTensor, same_mesh, same_value
+from dynacompile.capture.values.wrappers import FIELDS, METHODS, WrapperTensor, guard_modes, same_mesh, same_value
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ops.placed import FromLocal, FullTensor, Redistribute, ToLocal
 from dynacompile.ops.wrappers import DTENSORS
@@ -115,13 +115,6 @@ for _group in (dist.ProcessGroup,) if dist.is_available() else ():
     FIXED[_group], WRAPPERS[_group] = AskedValue, wrap_group
 
 
-def guard_modes(cx: Trace) -> None:
-    """What decides how operations on DTensors are carried out."""
-    dispatcher = sys.modules[DTENSORS].DTensor._op_dispatcher  # type: ignore[attr-defined]
-    cx.flag("DTensor._op_dispatcher._custom_op_handlers", lambda: len(dispatcher._custom_op_handlers))
-    cx.flag("DTensor._op_dispatcher._allow_implicit_replication", lambda: bool(dispatcher._allow_implicit_replication))
-
-
 def fixed(cx: Trace, name: str, value: Value) -> Any:
     """An argument that is no tensor, with placements as a tuple."""
     value = cx.force(value)
@@ -155,7 +148,6 @@ def method_redistribute(cx: Trace, tensor: WrapperTensor, args: list[Value], kwa
     bound = bind_arguments("redistribute", names, args, kwargs, {**dict.fromkeys(names, NONE), "async_op": NO})
     options = {name: fixed(cx, "DTensor.redistribute()", value) for name, value in zip(names, bound, strict=True)}
     given = tuple((name, value) for name, value in options.items() if value is not None)
-    guard_modes(cx)
     return cx.op("call_function", Redistribute(given), [tensor], {})
 
 
@@ -166,7 +158,6 @@ def method_to_local(cx: Trace, tensor: WrapperTensor, args: list[Value], kwargs:
 
 def method_full_tensor(cx: Trace, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (placements,) = bind_arguments("full_tensor", ["grad_placements"], args, kwargs, {"grad_placements": NONE})
-    guard_modes(cx)
     return cx.op("call_function", FullTensor((("grad_placements", fixed(cx, "DTensor.full_tensor()", placements)),)), [tensor], {})
 
 

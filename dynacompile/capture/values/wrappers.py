@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.symbols import NeedsNumbers
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.tensor import FACTS, TensorValue, has_history
-from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Match
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, DictAttr, Source
 from dynacompile.markers import disable
 from dynacompile.ops.collectives import is_pending_class
-from dynacompile.ops.wrappers import Leave, Wrapping, inner_of, is_dtensor_class, is_wrapper, leaves_of, wrapping_of
-from dynacompile.private.of_torch import FakeTensor
+from dynacompile.ops.wrappers import DTENSORS, Leave, Wrapping, inner_of, is_dtensor_class, is_wrapper, leaves_of, tensors_in, wrapping_of
+from dynacompile.private.of_torch import FakeTensor, TorchDispatchMode
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
@@ -121,7 +123,7 @@ def wrap_pending(cx: Trace, real: Any, source: Source) -> Value:
 
 
 def check_whole(wrapping: Wrapping, parts: tuple[torch.Tensor, ...], what: str) -> None:
-    """Refuses wrappers that are no wrappers of plain tensors with sizes that are numbers."""
+    """Refuses wrappers that are no wrappers of dense plain tensors."""
     kind = wrapping.cls.__qualname__
     plain = (torch.Tensor, torch.nn.Parameter, FakeTensor)
     if any(type(part) not in plain and not is_pending_class(type(part)) for part in parts):
@@ -129,8 +131,6 @@ def check_whole(wrapping: Wrapping, parts: tuple[torch.Tensor, ...], what: str) 
         raise unsupported("tensor-subclass", f"{what}, of {kind}, wraps a tensor of {inside},")
     if any(part.layout is not torch.strided or part.is_conj() or part.is_neg() for part in parts) or not parts:
         raise unsupported("tensor-subclass", f"{what}, of {kind}, wraps no dense tensor,")
-    if any(isinstance(n, torch.SymInt) for n in (*wrapping.size, *(n for part in parts for n in part.shape))):
-        raise Unsupported("symbolic-wrapper", f"{what}, of {kind}, has sizes that are symbols")
 
 
 def check_placed(wrapping: Wrapping, what: str) -> None:
@@ -142,12 +142,36 @@ def check_placed(wrapping: Wrapping, what: str) -> None:
         raise unsupported("tensor-subclass", f"{what}, a DTensor that is yet to be masked,")
 
 
+class RefuseRandom(TorchDispatchMode):
+    """Refuses operations on DTensors for which torch changes the state of the device's generator, by the place of each process in the mesh."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        dispatcher = sys.modules[DTENSORS].DTensor._op_dispatcher  # type: ignore[attr-defined]
+        if func in dispatcher._random_ops and any(is_wrapper(t) and t.device.type != "cpu" for t in tensors_in([*args])):  # type: ignore[attr-defined]
+            raise unsupported("random-state", f"{func} of a DTensor on a device")
+        return func(*args, **(kwargs or {}))
+
+
+def refusing(operands: Sequence[torch.Tensor]) -> AbstractContextManager[object]:
+    """Around an operation on these."""
+    return RefuseRandom() if any(is_dtensor_class(type(t)) for t in operands) else nullcontext()
+
+
+def guard_modes(cx: Trace) -> None:
+    """What decides how operations on DTensors are carried out. Loss parallelism is a change of the handlers."""
+    dispatcher = sys.modules[DTENSORS].DTensor._op_dispatcher  # type: ignore[attr-defined]
+    handlers, are_same = dict(dispatcher._custom_op_handlers), "DTensor._op_dispatcher._custom_op_handlers are as they were"
+    cx.flag(are_same, disable(lambda: bool(dispatcher._custom_op_handlers == handlers)))
+    cx.flag("DTensor._op_dispatcher._allow_implicit_replication", lambda: bool(dispatcher._allow_implicit_replication))
+
+
 def guard_context(cx: Trace, wrapping: Wrapping, source: Source) -> None:
     """Guards what a wrapper is beside the tensors inside."""
     if not is_dtensor_class(wrapping.cls):
         is_alike = disable(lambda value: is_wrapper(value) and bool(wrapping_of(value).context == wrapping.context))
         cx.guard("MATCH", source, Match(str(wrapping.context), is_alike, False))
         return
+    guard_modes(cx)
     spec, placed = Attr(source, "_spec"), wrapping.context
     cx.guard("TYPE", spec, placed.kind)
     for name, value in placed.values:
@@ -176,7 +200,11 @@ def group_names(mesh: Any) -> list[str]:
 
 def tensor_value(node: torch.fx.Node, fake: torch.Tensor) -> TensorValue:
     """The value of a tensor that the frame makes."""
-    return WrapperTensor(node, fake) if is_wrapper(fake) else TensorValue(node, fake)
+    if not is_wrapper(fake):
+        return TensorValue(node, fake)
+    if any(isinstance(n, torch.SymInt) for t in (fake, *leaves_of(fake)) for n in t.shape):
+        raise NeedsNumbers(f"a {type(fake).__qualname__}, which wraps other tensors")
+    return WrapperTensor(node, fake)
 
 
 def check_written(written: Sequence[torch.Tensor], inputs: Collection[WrapperTensor]) -> None:
