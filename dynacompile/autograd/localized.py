@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.fx
@@ -18,8 +18,10 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import output_args
 from dynacompile.ir.recurrence import check_recurs
+from dynacompile.ir.symbolic_graphs import add_node, copy_node
 from dynacompile.ops.backward_steps import Step
-from dynacompile.ops.wrappers import Enter, Leave, has_wrappers, inner_of, is_wrapper, is_wrapper_class, let_go_of_masks, tensors_in
+from dynacompile.ops.fused_steps import FUSED_STEPS
+from dynacompile.ops.wrappers import Enter, Leave, has_wrappers, inner_of, is_dtensor_class, is_wrapper, is_wrapper_class, let_go_of_masks, tensors_in
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode, TorchDispatchMode
 
@@ -115,12 +117,12 @@ class Local(TorchDispatchMode):
         """A number that the dispatch makes a tensor of."""
         if isinstance(value, FakeTensor) or value.numel() != 1 or value.is_complex():
             raise Unsupported("not-traceable", "the dispatch of a tensor that wraps others reads a tensor of its own", "", str(self.meta.get("site") or ""))
-        options = {"dtype": value.dtype, "device": value.device}
+        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
         with of_torch.DisableTorchDispatch():
             number = value.item()
         made = self.graph.call_function(torch.full, (list(value.shape), number), options)
         with disable_proxy_modes_tracing():
-            self.finish(made, torch.full(list(value.shape), number, **options))  # type: ignore[call-overload]
+            self.finish(made, torch.full(list(value.shape), number, **options))
         self.keep(value, made)
         return made
 
@@ -131,7 +133,7 @@ class Local(TorchDispatchMode):
 
     def record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> None:
         target, kind = target_of(func)
-        node = self.graph.create_node(kind, target, tuple(map(self.argument, args)), {k: self.argument(v) for k, v in kwargs.items()})
+        node = add_node(self.graph, kind, target, tuple(map(self.argument, args)), {k: self.argument(v) for k, v in kwargs.items()})
         self.finish(node, made)
         if isinstance(made, (tuple, list)):
             for i, part in enumerate(made):
@@ -142,6 +144,10 @@ class Local(TorchDispatchMode):
         elif isinstance(made, torch.Tensor):
             self.keep(made, node)
 
+    def record_step(self, target: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """A fused step of an optimizer, whose rate may be a symbol: dispatch would make it a constant."""
+        self.finish(add_node(self.graph, "call_function", target, self.argument(args), {k: self.argument(v) for k, v in kwargs.items()}), None)
+
     def finish(self, node: Node, value: Any) -> None:
         node.meta = {**self.meta, "val": value, "example_value": value}
 
@@ -151,11 +157,15 @@ class Local(TorchDispatchMode):
             self.graph.output(torch.fx.node.map_arg(node.args[0], self.node_for)).meta = dict(node.meta)  # type: ignore[union-attr]
             return
         self.meta = {k: v for k, v in node.meta.items() if k in ("site",)}
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__)
+        args, kwargs = cast(Any, torch.fx.node.map_arg((node.args, node.kwargs), self.values.__getitem__))
+        made: Any
         if isinstance(node.target, Enter):
-            made = node.target.wrapping.rebuild(args)
+            made = node.target.wrapping.rebuild([part.detach() for part in args])
         elif isinstance(node.target, Leave):
             made = inner_of(args[0])
+        elif node.target in FUSED_STEPS and (local := of_parts(args, kwargs)) is not None:
+            self.record_step(node.target, *local)
+            made = None
         elif any(map(is_wrapper, tensors_in(node.meta.get("val")))) or any(map(is_wrapper, tensors_in([self.values[n] for n in node.all_input_nodes]))):
             made = self.run(node, args, kwargs)
         else:
@@ -171,10 +181,7 @@ class Local(TorchDispatchMode):
         else:
             with disable_proxy_modes_tracing():
                 made = self.values[node] = self.run(node, args, kwargs)
-        copied = self.copies[node] = self.graph.create_node(
-            node.op, node.target, *torch.fx.node.map_arg((node.args, node.kwargs), self.node_for), name=node.name
-        )
-        copied.meta = dict(node.meta)
+        copied = self.copies[node] = copy_node(self.graph, node, self.node_for)
         if not isinstance(made, torch.Tensor) or id(made) not in self.nodes:
             self.keep(made, copied)
 
@@ -199,6 +206,26 @@ class Local(TorchDispatchMode):
             check_recurs(error, call)
             reason = f"{target} can't be traced: {(str(error).splitlines() or [''])[0]}"
             raise Unsupported("not-traceable", reason, "leave it outside of the compiled function", str(self.meta.get("site") or "")) from error
+
+
+def of_parts(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+    """The arguments of a fused step with local tensors in the place of DTensors, where all that is of one parameter lies alike on the mesh; else None."""
+    given = [*args, *kwargs.values()]
+    wrappers = [t for t in tensors_in(given) if is_wrapper(t)]
+    if not wrappers or not all(is_dtensor_class(type(t)) for t in wrappers) or any(is_wrapper(t) for t in given):
+        return None
+    for tensors in zip(*[item for item in given if isinstance(item, (list, tuple)) and item], strict=True):
+        specs = [t._spec for t in tensors if is_wrapper(t)]
+        cut = [spec for spec in specs if spec.ndim or not spec.is_replicated()]
+        if any(p.is_partial() for spec in specs for p in spec.placements) or len({(spec.mesh, spec.placements) for spec in cut}) > 1:
+            return None
+
+    def local(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return tuple(map(local, value)) if isinstance(value, tuple) else list(map(local, value))
+        return inner_of(value)[0] if is_wrapper(value) else value
+
+    return local(args), {name: local(value) for name, value in kwargs.items()}
 
 
 def target_of(func: Any) -> tuple[Any, str]:

@@ -406,9 +406,10 @@ def take_apart(graph: torch.fx.Graph, cx: Trace, outputs: Sequence[Any]) -> tupl
             leaves.append(None)
             results.append(value.node)
             continue
-        leaves.append(leave_of(value, cx, outputs))
-        node = graph.call_function(leaves[-1], (value.node,))
-        node.meta["val"] = node.meta["example_value"] = parts = leaves[-1](value.fake)
+        leave = leave_of(value, cx, outputs)
+        leaves.append(leave)
+        node = graph.call_function(leave, (value.node,))
+        node.meta["val"] = node.meta["example_value"] = parts = leave(value.fake)
         for i, part in enumerate(parts):
             results.append(graph.call_function(operator.getitem, (node, i)))
             results[-1].meta["val"] = results[-1].meta["example_value"] = part

@@ -93,6 +93,7 @@ class Recorder:
         self._site, self._use = site, use
         self._last_placeholder: torch.fx.Node | None = None
         self._last_entrance: torch.fx.Node | None = None  # of the nodes behind the placeholders that make wrappers
+        self.begins_with_gradients = torch.is_grad_enabled()
         self.wrappers: dict[int, WrapperTensor] = {}  # id of the fake of an input that lies inside of one
 
     def input(self, real: torch.Tensor, source: Source) -> TensorValue:
@@ -115,7 +116,7 @@ class Recorder:
         """Placeholders for the tensors inside of a wrapper that exists before the frame, and the wrapper of these."""
         if self.heeds_marks and is_marked(real) or real.is_inference():
             raise unsupported("tensor-subclass", f"{source.text()}, of {wrapping.cls.__qualname__}, is marked as dynamic, or an inference tensor,")
-        recorded = real.requires_grad and torch.is_grad_enabled()
+        recorded = real.requires_grad and self.begins_with_gradients
         nodes, fakes, parts = [], [], {}
         for name in wrapping.inner:
             inside, at = getattr(real, name), Attr(source, name)

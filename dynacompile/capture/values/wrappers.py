@@ -38,7 +38,7 @@ METHODS: dict[str, Row] = {}
 class WrapperTensor(TensorValue):
     """fake: a wrapper of fakes. parts: what is inside, of one that exists before the frame, by attribute."""
 
-    parts: dict[str, Value] = {}
+    parts: dict[str, TensorValue] = {}
 
     def pytype(self) -> type:
         return type(self.fake)
@@ -64,7 +64,7 @@ class WrapperTensor(TensorValue):
     def part(self, name: str) -> Value:
         """What is inside, as the program has it."""
         value = self.parts[name]
-        if isinstance(value, TensorValue) and (value.real.requires_grad or is_pending_class(type(value.real))):
+        if value.real.requires_grad or is_pending_class(type(value.real)):
             raise unsupported("tensor-attribute", f"{self.describe()}.{name}, which requires gradients, or is the result of a collective that is under way,")
         return value
 
@@ -232,7 +232,7 @@ def leave_of(value: WrapperTensor, cx: Trace, outputs: Sequence[TensorValue]) ->
         check_placed(wrapping, "a result of the graph")
     own = {memory(part) for part in inner_of(value.fake, wrapping)}
     others = [other.fake for other in outputs if other is not value] + [item.fake for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor)]
-    others += [part.fake for input in cx.recorder.wrappers.values() for part in input.parts.values() if isinstance(part, TensorValue)]
+    others += [part.fake for input in cx.recorder.wrappers.values() for part in input.parts.values()]
     if any(memory(part) in own for other in others for part in leaves_of(other)):
         raise unsupported("aliased-wrapper", f"{value.describe()} shares memory with another tensor")
     return Leave(wrapping)
