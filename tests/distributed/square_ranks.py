@@ -23,7 +23,11 @@ from tests.distributed.sharded_ranks import Net, blocks, eager, whole
 def square() -> nn.Module:
     """Each layer is cut over one dimension of the mesh, and what is left over the other."""
     both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
-    net = Net()
+    net = Net().double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # numbers that roundings bring to the other side of no bound
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator))
     for block in net.blocks:
         parallelize_module(block, both["model"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
         fully_shard(block, mesh=both["data"])
@@ -31,10 +35,10 @@ def square() -> nn.Module:
 
 
 def steps(net: nn.Module, update: Callable[..., Any] = clipped_step) -> Made:
-    optimizer = torch.optim.AdamW(net.parameters(), lr=0.5)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
     found: Made = []
     for k in range(3):
-        out = net(batch(10 * k + dist.get_rank() // 2))
+        out = net(batch(10 * k + dist.get_rank() // 2).double() / 3)
         out.sum().backward()
         found += [out.detach(), update(optimizer, net)]
         optimizer.zero_grad()
@@ -46,10 +50,10 @@ def cut_both_ways() -> None:
     for wrap in (blocks, whole):
         found, seen = counted(lambda wrap=wrap: steps(wrap(square())))
         print(wrap.__name__, seen, file=sys.stderr)
-        same(found, wanted, 1e-5)
+        same(found, wanted, 1e-9)
         assert seen[3] == seen[4] == 0, seen
     found, seen = counted(lambda: steps(square(), dynacompile.compile(clipped_step)))
-    same(found, wanted, 1e-5)
+    same(found, wanted, 1e-9)
     assert seen == (1, 0, 0, 0, 0), seen
 
 

@@ -130,7 +130,7 @@ NO = ConstantValue(False)
 
 def row_from_local(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["local_tensor", "device_mesh", "placements", "run_check", "shape", "stride", "grad_placements"]
-    missing: dict[str, Value | None] = dict.fromkeys(names[1:], NONE) | {"run_check": NO}
+    missing: dict[str, Value | None] = {**dict.fromkeys(names[1:], NONE), "run_check": NO}
     if len(args) > 3:
         raise raises(TypeError, f"DTensor.from_local() takes from 1 to 3 positional arguments but {len(args)} were given")
     local, *rest = bind_arguments("from_local", names, args, kwargs, missing)
