@@ -19,6 +19,7 @@ try:
         mark_dynamic,
         mark_static,
         maybe_mark_dynamic,
+        trace_through,
     )
 finally:
     if _collects:
@@ -45,6 +46,7 @@ __all__ = [
     "reset",
     "restore",
     "subscribe",
+    "trace_through",
     "wait",
 ]
 
