@@ -317,7 +317,7 @@ def compile_match(tree: Tree, node: int, guard: Guard, index: int) -> None:
 def explain_match(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     wanted: Any = guard.expected
     if not wanted.holds(value):
-        yield text(guard), wanted.text, shortened(str(value))
+        yield text(guard), wanted.text, shortened(wanted.shows(value))
 
 
 def explain_flag(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:

@@ -104,6 +104,7 @@ class Match:
     text: str
     holds: Any = field(repr=False, compare=False)  # (value) -> bool
     is_fixed: bool = True
+    shows: Any = field(default=str, repr=False, compare=False)  # (value) -> what it is, as `text` says it
 
 
 @dataclass(frozen=True)

@@ -268,6 +268,10 @@ add(
     "collectives as operators of a graph",
     "a collective in a graph",
     wait_tensor="torch.ops._c10d_functional.wait_tensor.default",
+    functional_all_reduce="torch.ops._c10d_functional.all_reduce.default",
+    functional_broadcast="torch.ops._c10d_functional.broadcast.default",
+    functional_all_gather="torch.ops._c10d_functional.all_gather_into_tensor.default",
+    functional_reduce_scatter="torch.ops._c10d_functional.reduce_scatter_tensor.default",
     functional_collectives="torch.distributed._functional_collectives",
     AsyncCollectiveTensor="torch.distributed._functional_collectives.AsyncCollectiveTensor",
 )

@@ -169,7 +169,7 @@ def guard_context(cx: Trace, wrapping: Wrapping, source: Source) -> None:
     """Guards what a wrapper is beside the tensors inside."""
     if not is_dtensor_class(wrapping.cls):
         is_alike = disable(lambda value: is_wrapper(value) and bool(wrapping_of(value).context == wrapping.context))
-        cx.guard("MATCH", source, Match(str(wrapping.context), is_alike, False))
+        cx.guard("MATCH", source, Match(str(wrapping.context), is_alike, False, context_text))
         return
     guard_modes(cx)
     spec, placed = Attr(source, "_spec"), wrapping.context
@@ -181,6 +181,10 @@ def guard_context(cx: Trace, wrapping: Wrapping, source: Source) -> None:
             cx.guard("EQUALS", DictAttr(spec, name), value)
         else:
             cx.guard("MATCH", DictAttr(spec, name), same_value(value))
+
+
+def context_text(value: Any) -> str:
+    return str(wrapping_of(value).context) if is_wrapper(value) else type(value).__qualname__
 
 
 def same_value(wanted: Any) -> Match:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
 
 from dynacompile.capture.breaks import NotConstant, unsupported
@@ -19,11 +18,11 @@ from dynacompile.capture.values.dtensors import FixedValue, wrap_placement
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.errors import Unsupported
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.trace import Trace
 
-OPS = torch.ops._c10d_functional
 NONE, NO = ConstantValue(None), ConstantValue(False)
 
 
@@ -116,7 +115,7 @@ def checked(cx: Trace, name: str, value: Value) -> TensorValue:
 
 def write(cx: Trace, target: TensorValue, made: Value) -> None:
     """Writes the result of a collective, unseen by autograd."""
-    waited = cx.op("call_function", OPS.wait_tensor.default, [made], {})
+    waited = cx.op("call_function", of_torch.wait_tensor, [made], {})
     if tuple(waited.fake.shape) != tuple(target.fake.shape):  # type: ignore[attr-defined]
         waited = cx.op("call_method", "view", [waited, cx.of(target.fake.shape)], {})
     cx.op("call_method", "copy_", [cx.recorder.data_of(target), waited], {})
@@ -158,7 +157,7 @@ def row_all_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
     )
     target, begun = checked(cx, "all_reduce", tensor), is_async(cx, "all_reduce", later)
     name = ConstantValue(group_of(cx, group).group_name)
-    made = cx.op("call_function", OPS.all_reduce.default, [target, reduction(cx, "all_reduce", op), name], {})
+    made = cx.op("call_function", of_torch.functional_all_reduce, [target, reduction(cx, "all_reduce", op), name], {})
     return finished(cx, "all_reduce", begun, lambda: write(cx, target, made))
 
 
@@ -172,7 +171,7 @@ def row_broadcast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     if (root is None) == (own is None):
         raise unsupported("would-raise", "dist.broadcast() takes one of src and group_src")
     place = cx.guarded_call(dist.get_group_rank, [over, root], {}) if own is None else own
-    made = cx.op("call_function", OPS.broadcast.default, [target, ConstantValue(place), ConstantValue(over.group_name)], {})
+    made = cx.op("call_function", of_torch.functional_broadcast, [target, ConstantValue(place), ConstantValue(over.group_name)], {})
     return finished(cx, "broadcast", begun, lambda: write(cx, target, made))
 
 
@@ -212,10 +211,10 @@ if dist.is_available():
     handles(dist.all_reduce)(row_all_reduce)
     handles(dist.broadcast)(row_broadcast)
     for _name, _op, _reduces, _grows in (
-        ("all_gather_into_tensor", OPS.all_gather_into_tensor.default, False, True),
-        ("all_gather_single", OPS.all_gather_into_tensor.default, False, True),
-        ("reduce_scatter_tensor", OPS.reduce_scatter_tensor.default, True, False),
-        ("reduce_scatter_single", OPS.reduce_scatter_tensor.default, True, False),
+        ("all_gather_into_tensor", of_torch.functional_all_gather, False, True),
+        ("all_gather_single", of_torch.functional_all_gather, False, True),
+        ("reduce_scatter_tensor", of_torch.functional_reduce_scatter, True, False),
+        ("reduce_scatter_single", of_torch.functional_reduce_scatter, True, False),
     ):
         if hasattr(dist, _name):
             handles(getattr(dist, _name))(gathers(_name, _op, _reduces, _grows))
