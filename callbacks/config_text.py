@@ -11,6 +11,8 @@ from dynacompile.config import CompileConfig
 
 HEADING = """# How modules are compiled. Written by `python scripts/write_conf.py` from the settings' dataclasses: edit those.
 # Per module: compile.modules.net.blocks.*.mode=max-autotune, or modules: {net.blocks.*: {isolate_recompiles: true, recompile_limit: 4, mode: max-autotune}}
+defaults:
+  - /hydra/callbacks@_global_.hydra.callbacks.compile_keys: compile_keys
 """
 
 

@@ -76,15 +76,20 @@ class DynamoCallback(Callback):
         self.run = CompiledRun(self.settings)
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
-        self.measurement = StepMeasurement(self.settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, self.settings.in_background)
+        self.measurement = self.new_measurement(self.settings)
         self.search: Search | None = None
         self.communication = Communication()
         self.durations: list[float] = []
         self.ends: list[float] = []
         self.held = Held()
-        self.started = self.batch_started = 0.0
+        self.measuring: list[tuple[float, float]] = []
+        self.started = self.batch_started = self.started_at = 0.0
         self.end_subscription: Callable[[], None] | None = None
         self.laid_aside = ExitStack()
+
+    def new_measurement(self, settings: CompileSettings) -> StepMeasurement:
+        """Of what `self.run` has compiled by these settings."""
+        return StepMeasurement(settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, settings.in_background, settings.trace)
 
     # runs of the trainer
 
@@ -94,7 +99,7 @@ class DynamoCallback(Callback):
         self.outcome = None
         if self.settings.show:
             self.show_plan(trainer, pl_module)
-        self.started = time.perf_counter()
+        self.started, self.started_at = time.perf_counter(), time.time()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
         self.reports.begin(trainer)
         self.end_subscription = dynacompile.subscribe(self.ledger)
@@ -122,7 +127,7 @@ class DynamoCallback(Callback):
             self.compile(trainer, pl_module, settings)
             if settings.step:
                 self.run.compile_optimizers(trainer)
-        self.measurement = StepMeasurement(settings.measure_steps, self.run, lambda: self.ledger.compile_seconds, settings.in_background)
+        self.measurement = self.new_measurement(settings)
         self.reports.settings = settings
         self.reports.configure(trainer, self.run.options)
         assert self.search is not None
@@ -187,8 +192,11 @@ class DynamoCallback(Callback):
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         taken = self.measurement.taken() + (self.search.taken() if self.search is not None else 0.0)
-        self.durations.append((time.perf_counter() - self.batch_started - taken) * 1e3)
-        self.ends.append(time.time())
+        whole, end = time.perf_counter() - self.batch_started, time.time()
+        self.durations.append((whole - taken) * 1e3)
+        self.ends.append(end)
+        if taken:
+            self.measuring.append((end - whole, end - whole + taken))
         self.held.note(pl_module.device)
         self.ledger.batch += 1
         self.communication.batch_ended(trainer, self.ledger.batch, self.durations[-1], self.ledger.compile_seconds)
@@ -281,4 +289,6 @@ class DynamoCallback(Callback):
             trials=tuple(self.search.trials) if self.search is not None else (),
             timeline=timeline(self.durations, self.ends, self.held.at_ends),
             communication=self.communication,
+            started=self.started_at,
+            measuring=tuple(self.measuring),
         )

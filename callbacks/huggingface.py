@@ -21,11 +21,12 @@ from dynacompile.callbacks import optimizer_step
 from dynacompile.callbacks.globs import Target, resolve
 from dynacompile.callbacks.ledger import Ledger, open_trace
 from dynacompile.callbacks.optimizer_step import OptimizerStep
-from dynacompile.callbacks.outcome import Outcome, show
+from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.parts import CompiledParts
 from dynacompile.callbacks.record import Held, timeline
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.run_folder import RunFiles
+from dynacompile.callbacks.screen import show
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.texts import in_force, versions
 from dynacompile.callbacks.times import StepTimes
@@ -68,15 +69,22 @@ class DynacompileCallback(TrainerCallback):
         self.durations: list[float] = []
         self.ends: list[float] = []
         self.held = Held()
+        self.measuring: list[tuple[float, float]] = []
         self.modes: tuple[str, ...] = ()
-        self.started = self.step_started = 0.0
+        self.started = self.step_started = self.started_at = 0.0
+        self.running: tuple[TrainingArguments, TrainerState] | None = None
         self.end_subscription: Callable[[], None] | None = None
 
     def __enter__(self) -> DynacompileCallback:
         return self
 
-    def __exit__(self, *reason: object) -> None:
-        self.release()
+    def __exit__(self, kind: type[BaseException] | None, *reason: object) -> None:
+        """Where train() has raised, the report is written, which names the exception."""
+        try:
+            if self.running is not None and kind is not None:
+                self.finish(*self.running, ended=kind.__name__)
+        finally:
+            self.release()
 
     def release(self) -> None:
         """Puts everything back as it was before train(). Safe to repeat."""
@@ -92,7 +100,7 @@ class DynacompileCallback(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any) -> None:
         self.release()
         self.forget()
-        self.outcome, self.started = None, time.perf_counter()
+        self.outcome, self.started, self.started_at, self.running = None, time.perf_counter(), time.time(), (args, state)
         if state.is_world_process_zero:
             self.files = RunFiles(Path(args.output_dir or ".").expanduser().absolute() / FOLDER)
             if self.settings.trace:
@@ -109,7 +117,8 @@ class DynacompileCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any) -> None:
         milliseconds = (now(args.device) - self.step_started) * 1e3
-        if self.measurement.end_step(milliseconds):  # an eager one says nothing of what training takes
+        if self.measurement.end_step(milliseconds):  # an eager one, or one whose kernels were timed, says nothing of what training takes
+            self.measuring.append((time.time() - milliseconds / 1e3, time.time()))
             return
         self.durations.append(milliseconds)
         self.ends.append(time.time())
@@ -118,15 +127,20 @@ class DynacompileCallback(TrainerCallback):
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any) -> None:
         try:
-            self.outcome = self.made_outcome(args, state)
-            if state.is_world_process_zero:
-                self.report(state, self.outcome)
+            self.finish(args, state)
         finally:
             self.release()
 
+    def finish(self, args: TrainingArguments, state: TrainerState, ended: str = "") -> None:
+        """What training came to. ended: by which exception."""
+        self.running = None
+        self.outcome = self.made_outcome(args, state, ended)
+        if state.is_world_process_zero:
+            self.report(state, self.outcome)
+
     # what it reports
 
-    def made_outcome(self, args: TrainingArguments, state: TrainerState) -> Outcome:
+    def made_outcome(self, args: TrainingArguments, state: TrainerState, ended: str) -> Outcome:
         idle = self.parts.idle()
         losses = {name: float(row[name]) for row in state.log_history for name in row if name in ("loss", "eval_loss")}
         samples = args.train_batch_size * args.gradient_accumulation_steps
@@ -145,7 +159,10 @@ class DynacompileCallback(TrainerCallback):
             peak_bytes=torch.cuda.max_memory_allocated(args.device) if on_gpu else None,
             logs=(str(self.files.folder),) if self.files.folder is not None else (),
             notes=tuple(self.parts.left()),
+            ended=ended,
             timeline=timeline(self.durations, self.ends, self.held.at_ends),
+            started=self.started_at,
+            measuring=tuple(self.measuring),
         )
 
     def report(self, state: TrainerState, outcome: Outcome) -> None:
@@ -164,7 +181,7 @@ class DynacompileCallback(TrainerCallback):
             with Reporting("the numbers to Weights & Biases"):
                 wandb.run.summary.update(numbers)
         with Reporting("showing the outcome"):
-            show(outcome)
+            show(outcome, self.files.told("compile_report"))
 
 
 class CompiledModel(CompiledParts):
@@ -208,6 +225,8 @@ class InTurn:
     def __init__(self, settings: CompileSettings, parts: CompiledParts, ledger: Ledger):
         self.parts, self.ledger, self.wanted = parts, ledger, settings.measure_steps
         self.has_compiled = settings.enabled
+        self.times_kernels = settings.enabled and settings.trace and settings.measure_steps > 0
+        self.is_timing = False
         self.taken: tuple[list[float], list[float]] = ([], [])  # eager, compiled
         self.warm = False  # whether one eager step has been
         self.is_eager = self.is_armed = False
@@ -221,6 +240,9 @@ class InTurn:
 
     def begin_step(self) -> None:
         if self.is_done:
+            if self.times_kernels:
+                self.times_kernels, self.is_timing = False, True
+                self.aside.enter_context(dynacompile.kernel_times())
             return
         eager, compiled = self.taken
         self.is_armed, self.compile_seconds = True, self.ledger.compile_seconds
@@ -229,7 +251,13 @@ class InTurn:
             self.aside.enter_context(self.parts.laid_aside())
 
     def end_step(self, milliseconds: float) -> bool:
-        """Whether the step was an eager one of a compiled run. A step that compiled something, and the first eager one, are in no time."""
+        """Whether the step was an eager one of a compiled run, or one whose kernels were timed. A step that compiled something, and the first eager one, are in
+        no time."""
+        if self.is_timing:
+            self.is_timing = False
+            with Reporting("the times of kernels"):
+                self.aside.close()
+            return True
         if not self.is_armed:
             return False
         was_eager, self.is_armed = self.is_eager, False
@@ -240,7 +268,7 @@ class InTurn:
         return was_eager and self.has_compiled
 
     def disarm(self) -> None:
-        self.is_armed = False
+        self.is_armed = self.is_timing = False
         self.aside.close()
 
     def times(self, samples: int) -> StepTimes | None:

@@ -20,6 +20,7 @@ from dynacompile.callbacks.inert import Inert, inert
 from dynacompile.callbacks.saveable import Unrepeatable
 from dynacompile.callbacks.times import StepTimes
 from dynacompile.callbacks.watch import CaughtInTheAct, watched
+from dynacompile.complaints import Reporting
 from dynacompile.quoting import printable
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -142,13 +143,14 @@ class StepMeasurement:
     """The measuring of one fit: `arm` it in on_train_batch_start of the batch to measure at; the next step is measured before it runs.
 
     rounds: of an eager and a compiled step each; 0: nothing is measured. compile_seconds: those so far. in_background: steps don't wait for
-    compiles. `times` or `reason` tells how it ended.
+    compiles. times_kernels: one compiled step more is run, whose programs tell what each of their kernels takes. `times` or `reason` tells how it ended.
     """
 
     rounds: int
     compiled: Run
     compile_seconds: Callable[[], float]
     in_background: bool = False
+    times_kernels: bool = False
     times: StepTimes | None = None
     reason: str = ""
     seconds: float = field(default=0.0, repr=False)
@@ -238,6 +240,10 @@ class StepMeasurement:
             rounds.append(tuple(times))
         medians = [statistics.median(times) for times in zip(*rounds)]
         is_compiled = not set(self.compiled.names) <= set(self.compiled.idle())
+        if is_compiled and self.times_kernels:
+            with Reporting("the times of kernels"), dynacompile.kernel_times():
+                step.times()
+            saved.rewind()
         return StepTimes(
             eager=medians[0],
             compiled=medians[1] if is_compiled else None,

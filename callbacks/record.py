@@ -82,14 +82,15 @@ def resident_bytes() -> int:
 
 
 def timeline(durations: Sequence[float], ends: Sequence[float], held: Sequence[int] = ()) -> tuple[tuple[float, ...], ...]:
-    """Training batches in at most BUCKETS rows: first batch, the time at which the last one ended (as time.time()), median and greatest milliseconds, and
-    the most bytes that were held at the end of one, where that is known."""
+    """Training batches in at most BUCKETS rows: the first batch, the time at which the last one ended (as time.time()), the median and the greatest
+    milliseconds, the most bytes that were held at the end of one (0: not known), and the milliseconds of all of them together."""
     width = max(1, -(-len(durations) // BUCKETS))
     rows = []
     for first in range(0, len(durations), width):
         part = sorted(durations[first : first + width])
-        most = (max(held[first : first + width]),) if held else ()
-        rows.append((first, round(ends[min(first + width, len(ends)) - 1], 3), round(part[len(part) // 2], 3), round(part[-1], 3), *most))
+        end = ends[min(first + width, len(ends)) - 1]
+        most = max(held[first : first + width], default=0)
+        rows.append((first, round(end, 3), round(part[len(part) // 2], 3), round(part[-1], 3), most, round(sum(part), 3)))
     return tuple(rows)
 
 

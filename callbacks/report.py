@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from dynacompile.callbacks import charts
+from dynacompile.callbacks import run_charts, work_charts
+from dynacompile.callbacks.charts import Spec, drawn
+from dynacompile.callbacks.headline import bars, headline, tiles, to_gain
+from dynacompile.callbacks.kernel_rows import KernelRow, kernel_rows, timed_programs, why_apart, with_code
 from dynacompile.callbacks.pages import rendered
 from dynacompile.callbacks.record import RunRecord
-from dynacompile.callbacks.report_rows import KernelRow, anchor, happened, kernel_rows, parts_of, why_apart
-from dynacompile.events import LimitHit
-from dynacompile.quoting import printable, printable_lines
+from dynacompile.callbacks.report_rows import anchor, entry_rows, happened, parts_of
+from dynacompile.quoting import printable_lines
 from dynacompile.run_files import write_whole
 
 SHOWN_KERNELS = 200
+SHOWN_ENTRIES = 100
 SHOWN_EVENTS = 400
 SHOWN_ADVICE = 12
-CHARTED_KERNELS = 12
 
 
 @dataclass(frozen=True)
@@ -29,109 +33,98 @@ class Chart:
     svg: Markup
 
 
-def headline(record: RunRecord) -> list[str]:
-    """What a person reads first: the speed-up, when compiling paid off, what went wrong."""
-    summary, known = record.summary, record.summary["compile"]
-    told = []
-    if "speedup" in known:
-        times = summary.get("times") or {}
-        interval = times.get("interval")
-        spread = f", between {interval[0]:.2f} and {interval[1]:.2f} with 90 %" if interval else ""
-        compiled, eager, times_as_fast = known["step_ms_compiled"], known["step_ms_eager"], known["speedup"]
-        told.append(f"A compiled step takes {compiled:.1f} ms, an eager one {eager:.1f}: {times_as_fast:.2f} times as fast{spread}.")
-        if times.get("within_noise"):
-            told.append("That is within the noise of this machine: the measured rounds do not tell them apart.")
-        if "payoff_step" in known:
-            paid = known["payoff_step"] <= summary["steps"]
-            when = (
-                f"paid off at batch {known['payoff_step']:.0f}"
-                if paid
-                else f"would pay off at batch {known['payoff_step']:.0f}; this run had {summary['steps']}"
-            )
-            told.append(f"Compiling took {known['seconds']:.1f} s and {when}.")
-        else:
-            told.append(f"Compiling took {known['seconds']:.1f} s, which the time saved does not pay back.")
-    elif known["graphs"]:
-        told.append(f"Compiling took {known['seconds']:.1f} s; what a step gains was not measured.")
-    else:
-        told.append("Nothing was compiled.")
-    if known["graphs"] and not to_gain(record):
-        told.append("Nothing was in the way: no graph break, no limit, and no recompile that a setting would have prevented.")
-    if summary.get("ended"):
-        told.append(f"The run was ended by {summary['ended']} after {summary['steps']} batches.")
-    return told
-
-
-def to_gain(record: RunRecord) -> list[str]:
-    """What to change to gain more: each advice once, with what it was given for, how often, and the seconds that this cost."""
-    found: dict[str, list[tuple[str, float]]] = {}
-    for event in record.ledger.of(LimitHit):
-        found.setdefault(f"Set {event.override}", []).append((f"{event.frame} runs as Python since its entries reached the limit of {event.limit}", 0.0))
-    for event in record.ledger.recompiles:
-        if event.override:
-            found.setdefault(f"Set {event.override}", []).append((f"recompiles of {event.frame}", event.seconds))
-    for event in record.ledger.breaks:
-        if event.hint:
-            found.setdefault(event.hint[:1].upper() + event.hint[1:], []).append((f"graph break at {event.site}", 0.0))
-    for name, reason in record.summary["eager"].items():
-        found.setdefault(f"{name} runs as Python: {reason}", []).append(("", 0.0))
-    return [f"{printable(advice, longest=2000)}{because(reasons)}" for advice, reasons in found.items()]
-
-
-def because(reasons: list[tuple[str, float]]) -> str:
-    known = [printable(reason) for reason in dict.fromkeys(reason for reason, _ in reasons) if reason]
-    if not known:
-        return ""
-    seconds = sum(seconds for _, seconds in reasons)
-    told = [known[0] + (f" and {len(known) - 1} more" if len(known) > 1 else "")]
-    told += [f"{len(reasons)} times"] if len(reasons) > 1 else []
-    told += [f"{seconds:.1f} s"] if seconds >= 0.05 else []
-    return f" ({'; '.join(told)})"
-
-
-def charts_of(record: RunRecord, kernels: Iterable[KernelRow]) -> list[Chart]:
+def charts_of(record: RunRecord, rows: Sequence[KernelRow]) -> dict[str, list[Chart]]:
+    """The charts of each section of the page."""
     summary, ledger = record.summary, record.ledger
-    known = summary.get("times") or {}
-    largest = [(f"{row.name} ({row.region})", row.megabytes) for row in kernels if row.megabytes][:CHARTED_KERNELS]
-    wanted = (
-        ("Steps that were measured", "Milliseconds of eager and compiled steps, in turn; the bar is the median.", charts.rounds(known)),
-        ("The run", "Milliseconds of each training batch, and the batches in which something was compiled.", charts.batches(summary, ledger)),
-        ("How long batches took", "Those aside in which something was compiled, and the slowest hundredth.", charts.distribution(summary, ledger)),
-        ("Memory over the run", "GiB that the process holds at the ends of batches; on GPUs, those of its tensors.", charts.memory(summary)),
-        ("Where the compiler's seconds went", "All of them, below them each module's or step's, and below those the stages'.", charts.stages(ledger)),
-        ("Kernels that move most", "Megabytes that the launches of a kernel read and write in a call.", charts.kernels(largest)),
-    )
-    return [
-        Chart(title, about, Markup(charts.drawn(spec, about)))
-        for title, about, spec in wanted
-        if spec is not None and len(summary.get("timeline", ())) >= charts.FEWEST
-    ]
+    sections: dict[str, list[tuple[str, str, Callable[[int], Spec | None]]]] = {
+        "run": [
+            ("What the run did when", TIMELINE, lambda width: run_charts.timeline(summary, ledger, width)),
+            ("How long batches took", DISTRIBUTION, lambda width: run_charts.distribution(summary, ledger, width)),
+        ],
+        "time": [
+            ("Steps that were measured", ROUNDS, lambda width: run_charts.rounds(summary.get("times"), width)),
+            ("A compiled step", STEP, lambda width: work_charts.step(summary, ledger, width)),
+            ("Kernels that take longest", ROOFS, lambda width: work_charts.roofs(rows, width)),
+            ("Kernels that move most", "Megabytes that the launches of a kernel read and write in a call.", lambda width: work_charts.moving(rows, width)),
+            ("The compiler", STAGES, lambda width: work_charts.stages(ledger, width)),
+        ],
+    }
+    made = {name: [Chart(title, about, Markup(drawn(make, about))) for title, about, make in charts] for name, charts in sections.items()}
+    return {name: [chart for chart in charts if chart.svg] for name, charts in made.items()}
+
+
+TIMELINE = (
+    "Above, what it was doing, with marks where something was compiled again, broke, or reached a limit; below, the milliseconds of its batches "
+    "(upright lines reach to the slowest of those that share a point) and the memory that the process holds, on GPUs that of its tensors."
+)
+DISTRIBUTION = "Without batches in which something was compiled, and without the slowest hundredth. A second hump is a second kind of batch."
+ROUNDS = "Eager and compiled steps of the same batch, in turn, from forward to optimizer. "
+ROUNDS += "The bar is the median. The more the two overlap, the less certain is the speed-up."
+STEP = "One compiled step, the programs that it runs, and their kernels and calls of libraries, as they were measured in it."
+ROOFS = (
+    "Light: the time that all launches of a step take. Dark: what the machine would need to move their bytes and to compute their operations, "
+    "by the bandwidth of a copy and the speed of a large matrix product, both measured here."
+)
+STAGES = (
+    "All seconds in the compiler, below them those of each module or step, and below those the stages'. "
+    "What `build` takes goes away in the next run, which finds the kernels built."
+)
+
+
+def about_kernels(record: RunRecord, rows: Sequence[KernelRow]) -> str:
+    """What the numbers of the kernels are, in words."""
+    timed = timed_programs(record.ledger)
+    order = "those that take longest first, then" if timed else ""
+    told = f"Kernels and calls of libraries: {order} those that move most{'' if timed else ' first'}."
+    if timed:
+        bandwidth, flops = timed[0].bandwidth / 1e9, timed[0].flops / 1e9
+        told += (
+            f" Times are those of one measured step, all launches together. The roof is {bandwidth:,.0f} GB/s and {flops:,.0f} GFLOP/s, which a copy "
+            "and a large product reach on this machine; more than 100 % is data that a cache held."
+        )
+    elif any(row.microseconds for row in rows):
+        told += " Microseconds are those that max-autotune measured."
+    return told
 
 
 def page_of(record: RunRecord) -> str:
     """The page. It says the same whether it is made as the run ends or later of the run's files."""
     parts, kernels, rows, advice = parts_of(record), kernel_rows(record.ledger), happened(record.ledger), to_gain(record)
-    settings = record.summary.get("settings", {})
+    known: dict[str, Any] = record.summary.get("settings", {})
+    started = record.summary.get("started")
+    titles = {"settings": "Settings", "versions": "Versions", "hardware": "Hardware"}
     return rendered(
         "report.html.j2",
+        when=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(started)) if started else "",
         headline=headline(record),
+        bars=bars(record),
+        tiles=tiles(record),
         to_gain=advice[:SHOWN_ADVICE],
         more_to_gain=max(0, len(advice) - SHOWN_ADVICE),
         facts=[(name, printable_lines(value)) for name, value in record.summary["facts"]],
         charts=charts_of(record, kernels),
         parts=parts,
+        entries=entry_rows(record.ledger),
+        shown_entries=SHOWN_ENTRIES,
         places={anchor(part.name) for part in parts},
         anchor=anchor,
+        breakable=breakable,
         rows=rows[:SHOWN_EVENTS],
         rows_left_out=max(0, len(rows) - SHOWN_EVENTS),
-        kernels=kernels[:SHOWN_KERNELS],
+        kernels=list(with_code(kernels[:SHOWN_KERNELS])),
+        about_kernels=about_kernels(record, kernels),
         is_timed=any(kernel.microseconds for kernel in kernels),
+        is_measured=any(kernel.is_measured for kernel in kernels),
         apart=why_apart(record.ledger),
         left_out=max(0, len(kernels) - SHOWN_KERNELS),
-        settings=sorted(settings.get("settings", {}).items()),
-        versions=sorted(settings.get("versions", {}).items()),
+        known=[(title, sorted(known[name].items())) for name, title in titles.items() if known.get(name)],
         trace=record.trace,
     )
+
+
+def breakable(name: str) -> Markup:
+    """A module's name, which a line may end in."""
+    return Markup(str(escape(name)).replace("_", "_<wbr>").replace(".", ".<wbr>"))
 
 
 def write_report(record: RunRecord, target: Path) -> Path:

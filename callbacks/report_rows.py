@@ -1,27 +1,25 @@
-"""What the tables of a report hold: modules and steps, what happened to them, and kernels. Rows that say the same are one row, so that pages stay short."""
+"""What the tables of a report hold: modules and steps, their entries, and what happened to them. Rows that say the same are one row: pages stay short."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dynacompile import events
 from dynacompile.callbacks.ledger import Ledger, Told
 from dynacompile.callbacks.record import RunRecord
 from dynacompile.callbacks.source_lines import source
-from dynacompile.quoting import printable
 
 SHOWN_CHANGES = 4  # of the recompiles that one row stands for
-SHOWN_TEXTS = 12  # lines of the user, and decisions, of one kernel
-LONGEST = 300  # of a decision's text
 
 
 @dataclass(frozen=True)
 class Part:
     """A module or step that was to be compiled, or another compiled function of the program. runs: "compiled", or "as Python" and why. options: those in
-    which it differs from the settings of the run. lookup: nanoseconds of a check of its guards, of the slowest entry."""
+    which it differs from the settings of the run. entries: the most that one function of it has, of those that the limit allows. lookup: nanoseconds of a check
+    of its guards, of the slowest entry."""
 
     name: str
     runs: str
@@ -30,6 +28,22 @@ class Part:
     entries: int
     limit: int
     lookup: float
+
+
+@dataclass(frozen=True)
+class EntryRow:
+    """A compiled entry. kinds: of its guards, and how many there are of each. hot, cold: nanoseconds of a check of all, with hot and with cold caches."""
+
+    region: str
+    frame: str
+    graph: int
+    ops: int
+    kernels: int
+    guards: int
+    kinds: str
+    hot: float
+    cold: float
+    seconds: float
 
 
 @dataclass
@@ -54,25 +68,6 @@ class Happened:
         return "; ".join(known[:SHOWN_CHANGES]) + more
 
 
-@dataclass(frozen=True)
-class KernelRow:
-    """A kernel, or calls of a library. microseconds: of a launch, where it was measured by max-autotune, else 0."""
-
-    region: str
-    name: str
-    launches: int
-    megabytes: float
-    ops: str
-    sites: tuple[str, ...]
-    decisions: tuple[str, ...]
-    microseconds: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Gigabytes a second; 0 where the time is not known."""
-        return self.megabytes * 1e3 / (self.microseconds * self.launches) if self.microseconds and self.launches else 0.0
-
-
 def anchor(name: str) -> str:
     """The name of a place in the page for a module or step."""
     return "part-" + re.sub(r"[^\w.-]", "_", name)
@@ -83,9 +78,11 @@ def parts_of(record: RunRecord) -> list[Part]:
     counts = ledger.per_region()
     states = dict.fromkeys(summary["modules"], "compiled") | {name: f"as Python: {reason}" for name, reason in summary["eager"].items()}
     others = [name for name in counts if name not in states]
-    own = summary.get("settings", {}).get("parts", {})
-    limits = {event.region: event.limit for event in ledger.of(events.Recompiled)} | {event.region: event.limit for event in ledger.of(events.LimitHit)}
-    made = Counter(event.region for event in ledger.of(events.Compiled))
+    known = summary.get("settings", {})
+    own, everywhere = known.get("parts", {}), known.get("settings", {}).get("recompile_limit", 0)
+    limits = {name: options["recompile_limit"] for name, options in own.items() if "recompile_limit" in options}
+    limits |= {event.region: event.limit for kind in (events.Recompiled, events.LimitHit) for event in ledger.of(kind)}
+    made = most_entries(ledger)
     lookups: dict[str, float] = {}
     for event in ledger.of(events.Compiled):
         lookups[event.region] = max(lookups.get(event.region, 0.0), event.lookup_ns)
@@ -95,12 +92,42 @@ def parts_of(record: RunRecord) -> list[Part]:
             states.get(name, "compiled, by itself"),
             counts.get(name, {}),
             ", ".join(f"{key}={value}" for key, value in own.get(name, {}).items()),
-            made[name],
-            limits.get(name, 0),
+            made.get(name, 0),
+            limits.get(name, everywhere),
             lookups.get(name, 0.0),
         )
         for name in (*states, *others)
     ]
+
+
+def most_entries(ledger: Ledger) -> dict[str, int]:
+    """Of each region the entries of the function that has most of them in one bucket, as limits count them."""
+    counts = Counter((event.region, event.bucket, event.frame) for event in ledger.of(events.Compiled))
+    most: dict[str, int] = {}
+    for (region, _, _), count in counts.items():
+        most[region] = max(most.get(region, 0), count)
+    return most
+
+
+def entry_rows(ledger: Ledger) -> list[EntryRow]:
+    """The entries that hold a graph, those whose guards take longest first."""
+    rows = [
+        EntryRow(
+            region=event.region,
+            frame=event.frame,
+            graph=event.graph,
+            ops=event.ops,
+            kernels=event.kernels,
+            guards=event.guards,
+            kinds=", ".join(f"{count} {kind}" for kind, count in event.kinds),
+            hot=event.lookup_ns,
+            cold=event.cold_ns,
+            seconds=event.seconds,
+        )
+        for event in ledger.of(events.Compiled)
+        if event.ops
+    ]
+    return sorted(rows, key=lambda row: -row.hot)
 
 
 def happened(ledger: Ledger) -> list[Happened]:
@@ -115,36 +142,3 @@ def happened(ledger: Ledger) -> list[Happened]:
     for row in rows.values():
         row.source = source(row.told.line, files)
     return list(rows.values())
-
-
-def kernel_rows(ledger: Ledger) -> list[KernelRow]:
-    """Kernels and calls of all programs, those that move most first."""
-    decided: dict[tuple[str, str], list[str]] = {}
-    times: dict[tuple[str, str], float] = {}
-    for event in ledger.of(events.FusionDecided):
-        verb = "fuses" if event.fused else "stays apart from"
-        saved = f", which saves {event.bytes_saved / 1e6:.2f} MB" if event.fused and event.bytes_saved else ""
-        decided.setdefault((event.region, event.kernel), []).append(f"{verb} {', '.join(event.members)}{saved}{': ' if event.reason else ''}{event.reason}")
-    for tuned in ledger.of(events.KernelTuned):
-        best = ", ".join(f"{name} {us:.1f} us" for name, us in sorted(tuned.candidates, key=lambda c: c[1])[:4])
-        decided.setdefault((tuned.region, tuned.kernel), []).append(f"tuned: {tuned.winner} of {len(tuned.candidates)} ({best})")
-        times[tuned.region, tuned.kernel] = dict(tuned.candidates).get(tuned.winner, 0.0)
-    rows = []
-    for event in ledger.of(events.Scheduled):
-        for name, launches, moved, ops, sites in event.kernels:
-            told = decided.get((event.region, name), ()) or decided.get(("", name), ())
-            took = times.get((event.region, name), times.get(("", name), 0.0))
-            rows.append(KernelRow(event.region, name, launches, moved / 1e6, ", ".join(ops), few(sites), few(told), took))
-        rows += [KernelRow(event.region, f"{op} (a library's)", count, 0.0, op, (), ()) for op, count in event.calls]
-    return sorted(rows, key=lambda row: -row.megabytes)
-
-
-def few(texts: Sequence[str]) -> tuple[str, ...]:
-    """The first of them, and how many more there are."""
-    more = (f"and {len(texts) - SHOWN_TEXTS} more",) if len(texts) > SHOWN_TEXTS else ()
-    return (*(printable(text, longest=LONGEST) for text in texts[:SHOWN_TEXTS]), *more)
-
-
-def why_apart(ledger: Ledger) -> list[tuple[str, int]]:
-    """Why kernels were not fused, and how often each reason was given."""
-    return Counter(event.reason for event in ledger.of(events.FusionDecided) if not event.fused and event.reason).most_common()

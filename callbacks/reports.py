@@ -12,9 +12,10 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from dynacompile.callbacks import numbers
 from dynacompile.callbacks.ledger import Ledger, open_trace
-from dynacompile.callbacks.outcome import Outcome, measured, show
+from dynacompile.callbacks.outcome import Outcome, measured
 from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.run_folder import RunFiles, files_of_run
+from dynacompile.callbacks.screen import show
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.texts import CONFIG_KEY, as_code, as_markdown, in_force, versions
 from dynacompile.callbacks.times import StepTimes
@@ -134,7 +135,7 @@ class Reports:
         self.ledger.lines = None
         if outcome is not None and trainer.is_global_zero:
             with Reporting("showing the outcome"):
-                show(outcome)
+                show(outcome, self.files.told("compile_report"))
 
     def places(self, trainer: L.Trainer) -> tuple[str, ...]:
         """The folder of the run's files, then one place for each logger, relative to the working folder where they lie below it."""

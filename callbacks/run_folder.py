@@ -33,6 +33,13 @@ class RunFiles:
     suffix: str | None = None
     written: list[Path] = field(default_factory=list)
 
+    def told(self, stem: str) -> str:
+        """Where the file is that was written and whose name begins so, from the working folder where it lies below that; empty where none was."""
+        found = next((path for path in self.written if path.name.startswith(stem)), None)
+        if found is None:
+            return ""
+        return str(found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found)
+
     def make(self, name: str, write: Callable[[Path], Made]) -> Made:
         """What `write` gives for the path of the file `name`. It makes that file, and raises FileExistsError where another one has come to be there. Raises
         OSError."""

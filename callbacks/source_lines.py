@@ -18,16 +18,26 @@ WORDS = re.compile(r"[^\s'\"]+")
 def source(place: str, known: dict[str, list[str]] | None = None) -> str:
     """The lines around a place ("file:line in function"), where the file is there to be read and is Python; else nothing. known: files that were read for
     other places, to which this one's is added."""
+    line, lines = found_at(place, {} if known is None else known)
+    shown = range(max(1, line - AROUND), min(len(lines), line + AROUND) + 1)
+    return "\n".join(printable(f"{'>' if n == line else ' '} {n:5d}  {lines[n - 1].rstrip()}") for n in shown) if 0 < line <= len(lines) else ""
+
+
+def line_of(place: str, known: dict[str, list[str]]) -> str:
+    """The line at a place, by itself."""
+    line, lines = found_at(place, known)
+    return printable(lines[line - 1].strip()) if 0 < line <= len(lines) else ""
+
+
+def found_at(place: str, known: dict[str, list[str]]) -> tuple[int, list[str]]:
+    """The number of the line that a place names, and the lines of its file; 0 where it names none."""
     found = SITE.search(place)
     if found is None:
-        return ""
-    line, file = int(found["line"]), found["file"].strip()
-    known = {} if known is None else known
+        return 0, []
+    file = found["file"].strip()
     if file not in known:
         known[file] = without_texts(linecache.getlines(file))
-    lines = known[file]
-    shown = range(max(1, line - AROUND), min(len(lines), line + AROUND) + 1)
-    return "\n".join(printable(f"{'>' if n == line else ' '} {n:5d}  {lines[n - 1].rstrip()}") for n in shown) if line <= len(lines) else ""
+    return int(found["line"]), known[file]
 
 
 def hidden(word: re.Match[str]) -> str:

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from dynacompile.callbacks.charts import FOR_LABELS, drawn
+from dynacompile.callbacks.charts import drawn
 from dynacompile.callbacks.pages import rendered
-from dynacompile.callbacks.sweep_plot import chart
+from dynacompile.callbacks.sweep_plot import bars
 from dynacompile.callbacks.sweep_runs import ERROR_FILE, Run
 from dynacompile.callbacks.sweep_table import cells, heading, rows_of, shared_overrides
 from dynacompile.quoting import printable
@@ -28,6 +28,9 @@ class Job:
     links: Sequence[tuple[str, str]]
 
 
+FAILED_SHOWN = 3  # above the table, which has all
+
+
 def headline(runs: Sequence[Run]) -> list[str]:
     """What a person reads first: the fastest job, and how many failed."""
     rows = rows_of(runs)
@@ -36,16 +39,17 @@ def headline(runs: Sequence[Run]) -> list[str]:
     if known:
         best = max(known, key=lambda row: row.speedup_over_eager or 0.0)
         low, high = best.speedup_over_eager_low, best.speedup_over_eager_high
-        spread = f", between {low:.2f} and {high:.2f} with 90 %" if low is not None and high is not None else ""
         with_what = printable(" ".join(o for o in best.overrides if o not in shared_overrides(runs))) or "defaults"
-        told.append(f"Job {best.job} gains most: its compiled steps are {best.speedup_over_eager:.2f} times as fast as its eager ones{spread} ({with_what}).")
-        if low is not None and low <= 1:
-            told.append("That is within the noise of this machine.")
+        told.append(f"Job {best.job} ({with_what}) gains most: its compiled steps are {best.speedup_over_eager:.2f} times as fast as its eager ones.")
+        if low is not None and high is not None:
+            noise = ", which is within the noise of this machine" if low <= 1 <= high else ""
+            told.append(f"With 90 % confidence the factor lies between {low:.2f} and {high:.2f}{noise}.")
     elif rows:
         told.append("No job has measured a compiled step.")
     failed = [row for row in rows if row.failed and row.failed != "not finished"]
     if failed:
-        told.append(f"{len(failed)} of {len(rows)} jobs failed; the last column says why.")
+        told.append(f"{len(failed)} of {len(rows)} jobs failed; their reasons stand under outcome in the table.")
+        told += [printable(f"Job {row.job}: {row.failed}") for row in failed[:FAILED_SHOWN]]
     return told
 
 
@@ -59,14 +63,12 @@ def links_of(run: Run, folder: Path) -> list[tuple[str, str]]:
 
 def page_of_sweep(runs: Sequence[Run], folder: Path) -> str:
     names, rows = cells(runs)
-    spec = chart(runs)
-    spec = {name: value for name, value in spec.items() if name != "title"} | {"padding": FOR_LABELS}
     return rendered(
         "sweep.html.j2",
         heading=heading(runs),
         headline=headline(runs),
         about=PLOTTED,
-        plot=Markup(drawn(spec, PLOTTED)) if spec["data"]["values"] else "",
+        plot=Markup(drawn(lambda width: bars(runs, width), PLOTTED)) if bars(runs, 0)["data"]["values"] else "",
         names=names,
         jobs=[Job(row, links_of(run, folder)) for row, run in zip(rows, runs, strict=True)],
     )

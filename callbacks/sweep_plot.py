@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dynacompile.callbacks.charts import COMPILED, DRAWS, EAGER
+from dynacompile.callbacks.charts import COMPILED, DRAWS, EAGER, WIDE, Spec, ticks
 from dynacompile.callbacks.sweep_runs import Run
 from dynacompile.callbacks.sweep_table import heading, kind_of_step, shared_overrides
 from dynacompile.quoting import printable
@@ -22,7 +22,13 @@ COLORS = {"eager": EAGER, "compiled": COMPILED}
 
 
 def chart(runs: Sequence[Run]) -> dict[str, Any]:
-    """The Vega-Lite specification: a group of bars for each job with the median milliseconds of its eager and compiled steps, the quartiles as a line."""
+    """The Vega-Lite specification of the plot that is a file of its own."""
+    subtitle = textwrap.wrap(heading(runs), 110)
+    return {"$schema": SCHEMA, "title": {"text": "milliseconds of a training step", "subtitle": subtitle, "anchor": "start"}, **bars(runs, WIDE)}
+
+
+def bars(runs: Sequence[Run], width: int) -> Spec:
+    """A group of bars for each job: median milliseconds of its eager and compiled steps, the quartiles as a line. width: of the plot with its labels."""
     shared = {*shared_overrides(runs)}
     values = []
     for run in runs:
@@ -32,19 +38,18 @@ def chart(runs: Sequence[Run]) -> dict[str, Any]:
                 low, high = (run.value(f"step_ms_{kind}{end}") for end in ("_low", "_high"))
                 values.append({"job": name, "step": kind, "ms": median, "low": median if low is None else low, "high": median if high is None else high})
     where = {
-        "y": {"field": "job", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 400}},
+        "y": {"field": "job", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 260 if width >= WIDE else 110}},
         "yOffset": {"field": "step", "sort": list(COLORS)},
     }
     color = {"field": "step", "scale": {"domain": list(COLORS), "range": list(COLORS.values())}, "title": None}
-    quartiles = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "color": {"value": "#1b1f24"}}
+    x = {"field": "ms", "type": "quantitative", "title": "ms, median and quartiles", "axis": {"tickCount": ticks(width)}}
+    quartiles = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "color": {"value": "currentColor"}}
     return {
-        "$schema": SCHEMA,
-        "title": {"text": "milliseconds of a training step", "subtitle": textwrap.wrap(heading(runs), 110), "anchor": "start"},
-        "width": 480,
+        "width": width - (280 if width >= WIDE else 130),
         "data": {"values": values},
         "encoding": where,
         "layer": [
-            {"mark": "bar", "encoding": {"x": {"field": "ms", "type": "quantitative", "title": "ms, median and quartiles"}, "color": color}},
+            {"mark": "bar", "encoding": {"x": x, "color": color}},
             {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": quartiles},
         ],
     }

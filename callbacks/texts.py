@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os
 import platform
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,11 +26,12 @@ PACKAGES = ("dynacompile", "lightning", "triton")
 
 
 def in_force(settings: CompileSettings, options: Mapping[str, CompileConfig], known: Mapping[str, str]) -> dict[str, Any]:
-    """The settings as they are for this run. parts: what is compiled, each with the options in which it differs from the settings. known: versions."""
+    """The settings as they are for this run, with versions and hardware. parts: what is compiled, each with the options in which it differs from the settings.
+    known: versions."""
     own = {name: plain(getattr(settings, name)) for name in settings.own_names() if name != "modules"}
     base = of_config(settings.base)
     parts = {name: {k: v for k, v in of_config(config).items() if v != base[k]} for name, config in options.items()}
-    return {"settings": {**own, **base}, "parts": parts, "versions": dict(known)}
+    return {"settings": {**own, **base}, "parts": parts, "versions": dict(known), "hardware": hardware()}
 
 
 def of_config(config: CompileConfig) -> dict[str, Any]:
@@ -53,6 +56,32 @@ def versions() -> dict[str, str]:
     return {**known, "torch": str(torch.__version__), "python": platform.python_version(), **{name: str(value) for name, value in more.items() if value}}
 
 
+def hardware() -> dict[str, str]:
+    """Of the machine what decides how fast it is."""
+    threads = f"{os.cpu_count()} threads, of which torch uses {torch.get_num_threads()}"
+    found = {"processor": ", ".join(filter(None, (processor(), threads))), "memory": memory()}
+    for index in range(torch.cuda.device_count()):
+        of_device = torch.cuda.get_device_properties(index)
+        found[f"GPU {index}"] = f"{of_device.name}, {of_device.total_memory / 2**30:.0f} GiB"
+    return {name: value for name, value in found.items() if value}
+
+
+def processor() -> str:
+    """Its name, as Linux tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
+    except (ValueError, OSError):
+        return ""
+
+
 def compiler() -> str:
     """The C++ compiler and its version; empty where there is none."""
     try:
@@ -68,6 +97,11 @@ def installed(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def amount(number: float) -> str:
+    """A number with three digits, or all before the point."""
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
 def as_code(values: Mapping[str, Any]) -> str:

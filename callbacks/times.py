@@ -80,29 +80,35 @@ def rows(times: StepTimes | None, unmeasured: str, compile_seconds: float, steps
     """What the screen says of the measuring: name and value. compile_seconds and steps: of the whole fit."""
     if times is None:
         return [("step time", unmeasured or "not measured")]
-    one = "batches" if times.is_of_training else "one batch"
-    batch = one if times.samples is None else f"{one} of {times.samples}"
-    kind = "manual optimization" if times.is_manual else "forward to optimizer"
-    accumulated = f", per batch over an optimizer step of {times.accumulated}" if times.accumulated > 1 else ""
-    told = [("step time, eager", f"{step_time(times, times.eager, 0)} ({kind}, median of {times.steps} on {batch}{accumulated})")]
+    told = []
     if times.compiled is not None:
-        state = "" if times.is_of_training else ", from the same state"
-        told.append(("step time, compiled", f"{step_time(times, times.compiled, 1)} (in turn with eager{state})"))
-        told.append(("speed-up", speedup_told(times)))
-        told.append(("paid off", break_even_told(times, compile_seconds, steps)))
+        told += [("speed-up", speedup_told(times)), ("step time, compiled", step_time(times, times.compiled, 1))]
     if times.is_uncalled:
         told.append(("speed-up", "none: no step called what was to be compiled"))
+    told += [("step time, eager", step_time(times, times.eager, 0)), ("measured", how_measured(times))]
     if times.peaks:
         told.append(("peak memory of a step", ", ".join(f"{size / 2**30:.2f} GiB {kind}" for size, kind in zip(times.peaks, ("eager", "compiled")))))
+    if times.compiled is not None:
+        told.append(("paid off", break_even_told(times, compile_seconds, steps)))
     if times.compile_seconds:
         told.append(("compiled in between", f"{times.compile_seconds:.2f} s while measuring, which is in no step time"))
     return told
 
 
+def how_measured(times: StepTimes) -> str:
+    """What the times of steps are."""
+    one = "batches" if times.is_of_training else "one batch"
+    batch = one if times.samples is None else f"{one} of {times.samples}"
+    kind = "manual optimization" if times.is_manual else "from forward to optimizer"
+    steps = "steps of each kind in turn" if times.compiled is not None else "steps"
+    accumulated = f", per batch over an optimizer step of {times.accumulated}" if times.accumulated > 1 else ""
+    return f"{times.steps} {steps} on {batch}, {kind}{accumulated}: medians and quartiles"
+
+
 def step_time(times: StepTimes, median: float, kind: int) -> str:
     first, third = times.quartiles(kind)
     rate = times.per_second(median)
-    told = f"{median:.1f} ms, quartiles {first:.1f} to {third:.1f}"
+    told = f"{median:.1f} ms ({first:.1f} to {third:.1f})"
     return told if rate is None else f"{told}, {rate:.3g} samples/s" if rate < 1000 else f"{told}, {rate:,.0f} samples/s"
 
 

@@ -21,6 +21,7 @@ try:
         maybe_mark_dynamic,
         trace_through,
     )
+    from dynacompile.timing import kernel_times
 finally:
     if _collects:
         gc.enable()
@@ -38,6 +39,7 @@ __all__ = [
     "graph_break",
     "is_compiling",
     "isolated",
+    "kernel_times",
     "leave_to_python",
     "list_backends",
     "mark_dynamic",

@@ -6,6 +6,7 @@ import dataclasses
 import linecache
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType
@@ -111,6 +112,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         seconds=seconds,
         lookup_ns=hot,
         cold_ns=cold,
+        kinds=tuple(Counter(guard.kind for guard in captured.guards).most_common()),
     )
     announce(made, captured, differences, own, info, frame)
     described_entry = EntryInfo(captured, info.config, info.name, info.bucket, seconds, made.graph, (hot, cold), estimated_bytes(captured, bound))

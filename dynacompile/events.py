@@ -110,6 +110,7 @@ class Compiled(Event):
     seconds: float
     lookup_ns: float = 0.0  # what a check of its guards takes
     cold_ns: float = 0.0  # and takes with cold caches
+    kinds: tuple[tuple[str, int], ...] = ()  # of its guards, and how many there are of each, most first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,12 +172,39 @@ class AttentionFound(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduled(Event):
-    """A program as it will run. kernels: name, launches, bytes that they move, names of their operations, and the user's lines. calls: the operation, and
-    how often it is called."""
+    """A program as it will run. number: serial in this process. part: of a graph, "forward" or "backward". kernels: name, launches, bytes that they move,
+    names of their operations, and the user's lines. calls: the operation, and how often it is called. call_sites: the user's lines of each called operation."""
 
     device: str
     kernels: tuple[tuple[str, int, int, tuple[str, ...], tuple[str, ...]], ...]
     calls: tuple[tuple[str, int], ...]
+    number: int = 0
+    part: str = ""
+    call_sites: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated(Event):
+    """The text of a program's kernels: name, language ("cpp", "triton" or "reference") and text. number: of the program."""
+
+    number: int
+    kernels: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramTimed(Event):
+    """What a program does with its time, as measured. number, part: as of Scheduled. steps: of each kernel and called operation its name, launches of one run,
+    and of all these the microseconds, the bytes that they move at the least, and the operations that they compute. rest_us: microseconds in which memory is
+    taken and given back. bandwidth, flops: bytes and operations a second that the machine reaches."""
+
+    number: int
+    part: str
+    device: str
+    runs: int
+    steps: tuple[tuple[str, int, float, int, int], ...]
+    rest_us: float
+    bandwidth: float
+    flops: float
 
 
 @dataclass(frozen=True, kw_only=True)

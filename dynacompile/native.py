@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -38,9 +38,22 @@ from dynacompile.trusted import Untrusted, drop, locked, open_folder, private_fo
 NAME = "dynacompile_native"
 ROOT = Path(__file__).parent
 FOLDERS = ("cpython", "frame", "guards", "runtime")
+HEADERS = "native_headers"  # what is included instead of the compiler's own headers
+# Files that include the same headers, which take longer to compile than the files themselves: each group is compiled as one.
+TOGETHER = (
+    ("frame/hook.cpp", "frame/dispatch.cpp", "frame/index.cpp", "frame/proxy.cpp", "frame/region.cpp"),
+    ("frame/outside.cpp", "frame/background.cpp"),
+    ("guards/build.cpp", "guards/features.cpp", "guards/gather.cpp", "guards/machine.cpp", "guards/names.cpp", "guards/shapes.cpp", "guards/snapshot.cpp"),
+    ("guards/global_state.cpp", "guards/tensor_match.cpp"),
+    ("guards/autograd_meta.cpp", "runtime/again.cpp", "runtime/asked.cpp", "runtime/continuation.cpp", "runtime/view_writes.cpp"),
+    ("runtime/externs.cpp", "runtime/packed.cpp"),
+    ("runtime/program.cpp", "runtime/objects.cpp", "runtime/paused.cpp", "runtime/program_type.cpp", "runtime/stages.cpp"),
+    ("runtime/graph_memory.cpp", "runtime/cpu_memory.cpp", "runtime/cuda_driver.cpp", "runtime/fake_devices.cpp", "runtime/marks.cpp", "runtime/sizes.cpp"),
+)
 FLAGS = (
     "-std=c++20",
     "-O2",
+    "-DAT_PER_OPERATOR_HEADERS",  # else torch's headers include those of all operators
     "-DNDEBUG",  # as torch itself: its headers and Python's check every access otherwise, and torch's look for a trace at every call of an operator
     "-fPIC",
     "-fvisibility=hidden",
@@ -131,7 +144,13 @@ def sources() -> list[Path]:
 
 
 def headers() -> list[Path]:
-    return sorted(p for f in FOLDERS for p in (ROOT / f).glob("*.h"))
+    return sorted(p for f in (*FOLDERS, HEADERS) for p in (ROOT / f).glob("*.h"))
+
+
+def units() -> list[tuple[Path, ...]]:
+    """The sources by what is compiled as one."""
+    group_of = {ROOT / name: tuple(ROOT / n for n in group) for group in TOGETHER for name in group}
+    return list(dict.fromkeys(group_of.get(source, (source,)) for source in sources()))
 
 
 def library() -> tuple[bytes, Path]:
@@ -228,6 +247,7 @@ def include_flags() -> list[str]:
         raise BuildError(f"Python's headers are not in {python}: install them, for example `apt install python{sys.version_info[0]}.{sys.version_info[1]}-dev`")
     return [
         f"-I{ROOT}",
+        f"-isystem{ROOT / HEADERS}",
         f"-isystem{python}",
         f"-isystem{python / 'internal'}",
         f"-isystem{torch_include}",
@@ -236,7 +256,7 @@ def include_flags() -> list[str]:
 
 
 def build(tools: Toolchain, folder: Path, inside: int | None, name: str) -> bytes:
-    """Compiles every source to an object (kept, so that one changed file is one recompile), links, and keeps the result under `name`.
+    """Compiles every unit to an object (kept, so that one changed file is one recompile), links, and keeps the result under `name`.
 
     inside: the descriptor of `folder`, None where nothing can be kept. Returns the library's content.
     """
@@ -244,12 +264,12 @@ def build(tools: Toolchain, folder: Path, inside: int | None, name: str) -> byte
     progress(f"dynacompile: building the native core with {printable(tools.command[0])} (once) ... ")
     flags = [*FLAGS, *words(os.environ.get("CXXFLAGS", ""), "CXXFLAGS"), *include_flags()]
     shared = digest(*(p.read_text() for p in headers()), tools.stamp, torch.__version__, *flags)
-    objects = {source: f"{source.stem}-{digest(FORMAT, shared, str(source), source.read_text())}.o" for source in sources()}
+    objects = {unit: f"{unit[0].stem}-{digest(FORMAT, shared, *map(str, unit), *(p.read_text() for p in unit))}.o" for unit in units()}
     try:
         with scratch_folder() as scratch:
-            missing = [source for source in objects if not fetched(objects[source], inside, folder, scratch)]
-            largest_first = sorted(missing, key=lambda s: -s.stat().st_size)
-            on_threads(max(2, os.cpu_count() or 2), lambda source: compile_one(tools, flags, source, objects[source], inside, folder, scratch), largest_first)
+            missing = [unit for unit in objects if not fetched(objects[unit], inside, folder, scratch)]
+            largest_first = sorted(missing, key=lambda unit: -sum(p.stat().st_size for p in unit))
+            on_threads(max(2, os.cpu_count() or 2), lambda unit: compile_one(tools, flags, unit, objects[unit], inside, folder, scratch), largest_first)
             lib, made = Path(torch.__file__).parent / "lib", scratch / "core.so"
             placed = [str(scratch / name) for name in objects.values()]
             run([*tools.command, "-shared", "-o", str(made), *placed, f"-L{lib}", *(f"-l{name}" for name in LIBRARIES), "-ldl"], "link the native core")
@@ -272,8 +292,12 @@ def fetched(name: str, inside: int | None, folder: Path, scratch: Path) -> bool:
     return True
 
 
-def compile_one(tools: Toolchain, flags: list[str], source: Path, name: str, inside: int | None, folder: Path, scratch: Path) -> None:
-    run([*tools.command, *flags, "-c", str(source), "-o", str(scratch / name)], f"compile {source.name}")
+def compile_one(tools: Toolchain, flags: list[str], unit: Sequence[Path], name: str, inside: int | None, folder: Path, scratch: Path) -> None:
+    source = unit[0]
+    if len(unit) > 1:
+        source = (scratch / name).with_suffix(".cpp")
+        source.write_text("".join(f'#include "{p}"\n' for p in unit))
+    run([*tools.command, *flags, "-c", str(source), "-o", str(scratch / name)], f"compile {', '.join(p.name for p in unit)}")
     keep(name, made_file(tools.command[0], scratch / name), inside, folder)
 
 

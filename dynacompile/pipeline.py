@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 import os
 import threading
 import time
@@ -27,7 +28,7 @@ from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported
-from dynacompile.events import Scheduled, StageFinished
+from dynacompile.events import Generated, Scheduled, StageFinished
 from dynacompile.guards.facts import FrameCopy, FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
 from dynacompile.ir.alike import DifferentiatedParts, ProgramParts, lowered
@@ -46,7 +47,7 @@ from dynacompile.measuring import choice
 from dynacompile.ops.wrappers import has_wrappers
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import LazyGraphModule
-from dynacompile.runtime import chain, differentiable, in_stages, keeping_primals, link, record, with_plain, with_wrappers
+from dynacompile.runtime import Told, chain, differentiable, in_stages, keeping_primals, link, record, with_plain, with_wrappers
 from dynacompile.schedule import schedule, schedule_parts
 from dynacompile.watchdog import together, watched
 
@@ -186,7 +187,7 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     forward = begin_kernels(planned(pair.forward, env), env)
     later = replace(env, rely=None)  # guards hold when the forward runs
     plans = [planned(g, later, saved, early) for (g, saved), early in zip(backward_graphs(pair), given_early(pair, env), strict=True)]
-    backwards = [disable(begin_kernels(plan, later)) for plan in plans]  # they build beside the forward's
+    backwards = [disable(begin_kernels(plan, later, "backward")) for plan in plans]  # they build beside the forward's
     made = forward()
     if env.config.background:  # the call that would wait for the backward is to wait for nothing
         backwards = [disable(functools.partial(given, finish())) for finish in backwards]
@@ -255,17 +256,24 @@ def planned(graph: torch.fx.GraphModule, env: Env, saved: range | None = None, e
     return stage("schedule", env, schedule, program, env, saved, choice(env), early)
 
 
-def begin_kernels(plan: Schedule, env: Env) -> Callable[[], GraphCall]:
+PROGRAMS = itertools.count(1)
+
+
+def begin_kernels(plan: Schedule, env: Env, part: str = "forward") -> Callable[[], GraphCall]:
     """Begins to build the kernels of a schedule. The result waits for them, and gives a native program of kernel launches and extern calls: for a backward,
-    on its first use, which may be inside of a region."""
+    on its first use, which may be inside of a region. part: what events call it."""
+    told = Told(next(PROGRAMS), part, env.region, env.bucket)
     kernels, calls = tuple(plan.kernels_told()), tuple(plan.calls_told())
-    env.emit(Scheduled(device=str(plan.device), kernels=kernels, calls=calls, region=env.region, bucket=env.bucket))
-    building = begin_build(stage("generate", env, generate, plan, env), env)
+    own: dict[str, Any] = {"number": told.number, "region": told.region, "bucket": told.bucket}
+    env.emit(Scheduled(device=str(plan.device), kernels=kernels, calls=calls, part=part, call_sites=tuple(plan.call_sites()), **own))
+    sources = stage("generate", env, generate, plan, env)
+    env.emit(Generated(kernels=tuple((name, source.language, source.text) for name, source in sources.kernels.items()), **own))
+    building = begin_build(sources, env)
 
     def finish() -> GraphCall:
         with watched("waiting for kernels of", env.region):
             module = stage("build", env, building)
-        linked = stage("link", env, link, module, env, run_kernel)
+        linked = stage("link", env, link, module, env, run_kernel, told)
         return record(linked, plan, env) if env.config.cudagraphs else linked
 
     return finish

@@ -321,7 +321,7 @@ def main() -> None:
             write(f"Symbolic sizes, {args.device.upper()}", text)
         return
     if args.what == "roofline":
-        roof = bench_roofline.roof_of(args.device)
+        roof = importlib.import_module("dynacompile.timing").roof_of(args.device)
         print(f"A copy moves {roof.bandwidth / 1e9:.1f} GB/s, a large product does {roof.flops / 1e12:.2f} TFLOP/s on {machine(args.device)}.\n")
         for workload in WORKLOADS.values():
             if args.device in workload.devices and fnmatch.fnmatch(workload.name, args.only):

@@ -12,7 +12,7 @@ import html
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,26 +22,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dynacompile.build.device import measure_on_device
 from dynacompile.build.processor import measure_here
-from dynacompile.ir.calls import Call
 from dynacompile.ir.index import hint
-from dynacompile.ir.loops import Buffer, Extern, Ref, levels, root
-from dynacompile.ir.schedule import Kernel, Launch, Module, Schedule
+from dynacompile.ir.loops import Buffer, Extern, Ref, root
+from dynacompile.ir.schedule import Launch, Module, Schedule
+from dynacompile.ir.traffic import moved, operations
 from dynacompile.session import SESSION
+from dynacompile.timing import Roof
 
 WORST = 10
-FREE = frozenset({"load", "store", "constant", "index", "given", "cast", "where", "and", "or", "not", "product"})
 RUNS = 15
-
-
-@dataclass(frozen=True)
-class Roof:
-    """bandwidth: bytes a second of a copy; flops: a second of a large product of half precision on GPUs, of float32 on CPUs."""
-
-    bandwidth: float
-    flops: float
-
-    def seconds(self, bytes: float, flops: float) -> float:
-        return max(bytes / self.bandwidth, flops / self.flops)
 
 
 @dataclass
@@ -81,16 +70,6 @@ def measure(run: Callable[[], object], device: str) -> float:
     return statistics.median(times)
 
 
-def roof_of(device: str) -> Roof:
-    """As measured on this machine."""
-    large = device == "cuda"
-    x = torch.empty(2**30 if large else 2**26, dtype=torch.uint8, device=device)
-    y = torch.empty_like(x)
-    size = 8192 if large else 1024
-    a = torch.randn(size, size, device=device, dtype=torch.bfloat16 if large else torch.float32)
-    return Roof(2 * x.numel() / measure(lambda: y.copy_(x), device), 2 * size**3 / measure(lambda: a @ a, device))
-
-
 def modules_of(step: Callable[[], object]) -> list[Module]:
     """What is built while a step runs for the first times."""
     found: list[Module] = []
@@ -103,29 +82,6 @@ def modules_of(step: Callable[[], object]) -> list[Module]:
         for _ in range(3):
             step()
     return found
-
-
-def touched(kernel: Kernel, buffers: dict[str, Buffer]) -> int:
-    """Bytes that a launch moves at least: of each parameter the elements that its points name, no more than it has. buffers: by parameter."""
-    most: dict[str, int] = {}
-    for access in (*kernel.nest.loads(), *kernel.nest.stores()):
-        names = access.index.variables()
-        points = math.prod(hint(a.size) for a in kernel.nest.axes if a.var in names or any(v.name[0] == "%" for v in names))
-        buffer = buffers[access.buffer]
-        most[access.buffer] = max(most.get(access.buffer, 0), min(points * buffer.dtype.itemsize, buffer.bytes))
-    both = {p.name for p in kernel.params if p.mode == "inout"}
-    return sum(n * (2 if name in both else 1) for name, n in most.items())
-
-
-def arithmetic(kernel: Kernel) -> int:
-    """Scalar operations of a launch, loads, stores and choices not counted; a product of matrices has two for each of its terms."""
-    x = math.prod(hint(a.size) for a in kernel.nest.x_axes)
-    all_points = x * math.prod(hint(a.size) for a in kernel.nest.r_axes)
-    reduces = sum(op.name == "reduce" for op in kernel.nest.body)
-    level = levels(kernel.nest)
-    deep = [v == "r" or not kernel.nest.r_axes for op, v in zip(kernel.nest.body, level, strict=True) if op.name not in FREE]
-    products = 2 * sum(op.name == "product" for op in kernel.nest.body)
-    return (reduces + products) * all_points + sum(deep) * all_points + (len(deep) - sum(deep)) * x
 
 
 def memory_like(buffer: Buffer) -> torch.Tensor:
@@ -148,26 +104,12 @@ def rows_of(module: Module, device: str) -> Iterator[Row]:
 def row_of_kernel(step: Launch, module: Module, device: str) -> Row:
     plan = module.schedule
     kernel, built = plan.kernels[step.kernel], module.kernels[step.kernel]
-    members = [step.buffers[i : i + len(kernel.params)] for i in range(0, len(step.buffers), len(kernel.params))]
-    bytes = sum(touched(kernel, {p.name: plan.buffers[b] for p, b in zip(kernel.params, names)}) for names in members)
-    flops = 0 if step.sizes else arithmetic(kernel)
-    if kernel.call is not None:
-        bytes, flops = sum(plan.buffers[b].bytes for b in step.buffers), flops_of(kernel.call, step.buffers, plan)
+    bytes, flops = moved(step, plan, {}), operations(step, plan, {})
     seconds = math.nan
     if not step.sizes and not (kernel.symbols and device == "cpu"):
         tensors = [memory_like(plan.buffers[b]) for b in step.buffers]
         seconds = (measure_on_device(built, tensors) if device == "cuda" else measure_here(built, tensors)) / 1e6  # type: ignore[arg-type]
-    elif step.sizes:
-        bytes = sum(plan.buffers[b].bytes for b in step.buffers)
     return Row(f"{step.kernel} (a list)" if step.sizes else step.kernel, 1, bytes, flops, seconds)
-
-
-def flops_of(call: Call, names: Sequence[str], plan: Schedule) -> int:
-    """Of the operator that a template stands for, by torch's own counter."""
-    memory = {f"p{i}": memory_like(plan.buffers[b]) for i, b in enumerate(names)}
-    with FlopCounterMode(display=False) as counter:
-        call.run(memory, {s: s.hint for s in call.symbols()})
-    return counter.get_total_flops()
 
 
 def row_of_call(step: Extern, plan: Schedule, device: str) -> Row:

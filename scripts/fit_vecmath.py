@@ -98,6 +98,16 @@ def erf_quarters() -> None:
         print("    " + ", ".join(mp.nstr(r[j], 9) for r in rows))
 
 
+def erf_eighths() -> None:
+    """Seven coefficients of erf(a) / a for each of eight pieces of width 8/15 around k 8/15, in f = a 15/8 - k, likewise."""
+    nodes = [cos(pi * (i + mpf(1) / 2) / 7) / 2 for i in range(7)]
+    powers = matrix([[f**j for j in range(7)] for f in nodes])
+    rows = [lu_solve(powers, matrix([erf(a) / a if a else 2 / sqrt(pi) for a in ((k + f) * 8 / 15 for f in nodes)])) for k in range(8)]
+    print("ERF_EIGHTHS")
+    for j in range(7):
+        print("    " + ", ".join(mp.nstr(r[j] if abs(r[j]) > mpf("1e-15") else mpf(0), 9) for r in rows))
+
+
 def ndtr_pieces() -> None:
     """Six coefficients of the normal distribution function for each piece of width 3/8 around (k - 16) 3/8, in f = x 8/3 - (k - 16), likewise. The first
     piece starts at 0, the last reaches 1, and what is nothing against float32 (at the symmetric piece) is 0: denormal constants would be slow."""
@@ -121,6 +131,7 @@ def main() -> None:
         print(f"{name} on [{mp.nstr(low, 5)}, {mp.nstr(high, 5)}], weighted error {mp.nstr(error, 3)}")
         print("    " + ", ".join(mp.nstr(c, digits) for c in coefficients))
     erf_quarters()
+    erf_eighths()
     ndtr_pieces()
 
 

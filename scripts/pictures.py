@@ -1,25 +1,61 @@
-"""Makes the pictures of docs/images anew: trains a recipe, runs a small sweep, and has a browser show their pages.
+"""Makes the pictures of docs/images anew: trains a recipe, runs a small sweep, and has a browser show their pages and what the run printed as it ended.
 
     python scripts/pictures.py                                     # with the browser that PyQt6-WebEngine brings
-    python scripts/pictures.py --browser chromium --size 1000x980  # with another Chromium
+    python scripts/pictures.py --browser chromium                  # with another Chromium
     python scripts/pictures.py --run logs/DATE/TIME --sweep logs/DATE/TIME-sweep   # of runs that are there, training nothing
 
-Run it where nothing else runs: the pages show times.
+Run it where nothing else runs: the pages show times. Look at each picture before you keep it.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+
+from dynacompile.callbacks.screen import panel
 from dynacompile.callbacks.sweep import show_sweep
 
 ROOT = Path(__file__).parents[1]
+RUN = ("trainer.max_steps=200", "trainer.val_check_interval=100")
 SWEEP = ("-m", "compile=none,default", "model=mlp,gpt", "trainer=fast")
+DESKTOP, PHONE = "1000x980", "390x844"
+TERMINAL = """<!doctype html><meta charset="utf-8"><title>dynacompile</title>
+<style>body {{ margin: 0; background: {background}; color: {foreground}; padding: 1.25rem 1.5rem; width: max-content; }}
+pre {{ margin: 0; font: 15px/1.2 "DejaVu Sans Mono", Menlo, Consolas, monospace; }}</style>
+<pre>{code}</pre>"""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One file of docs/images. of: "report", "sweep" or "screen". begins: the id of the place that it begins at."""
+
+    name: str
+    of: str
+    size: str = DESKTOP
+    dark: bool = False
+    begins: str = ""
+
+
+PICTURES = (
+    Picture("report", "report"),
+    Picture("report-dark", "report", dark=True),
+    Picture("report-phone", "report", PHONE),
+    Picture("report-time", "report", begins="time"),
+    Picture("report-kernels", "report", begins="kernels"),
+    Picture("sweep", "sweep", "1000x900"),
+    Picture("sweep-dark", "sweep", "1000x900", dark=True),
+    Picture("screen", "screen", "1000x440", dark=True),
+)
 
 
 def trained(folder: Path, arguments: Sequence[str]) -> Path:
@@ -30,19 +66,35 @@ def trained(folder: Path, arguments: Sequence[str]) -> Path:
     return folder / kind
 
 
-def report_of(run: Path) -> Path:
-    return max(run.rglob("compile_report*.html"), key=lambda path: path.stat().st_mtime)
+def newest(run: Path, pattern: str) -> Path:
+    return max(run.rglob(pattern), key=lambda path: path.stat().st_mtime)
 
 
-def take(page: Path, picture: Path, browser: str, size: str, dark: bool = False) -> None:
-    """Writes the picture of a page as it begins. Raises CalledProcessError where the browser fails."""
+def closing_screen(run: Path, page: Path) -> Path:
+    """Writes what a run printed as it ended into a page, as a dark terminal shows it."""
+    summary = json.loads(newest(run, "summary*.json").read_text(encoding="utf-8"))
+    rows = [(name, value) for name, value in summary["facts"] if name != "logs"]
+    folder = "logs/2026-01-31/12-00-00/csv"
+    rows = [row for row in rows if row[0] or not row[1].startswith("/")] + [("report", f"{folder}/compile_report.html"), ("logs", folder)]
+    console = Console(record=True, width=104, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print("$ python train.py", highlight=False)
+    console.print(panel(rows, summary["compile"], bool((summary["times"] or {}).get("within_noise"))))
+    page.write_text(console.export_html(theme=MONOKAI, code_format=TERMINAL, inline_styles=True), encoding="utf-8")
+    return page
+
+
+def take(page: Path, picture: Path, browser: str, wanted: Picture) -> None:
+    """Writes the picture of a page. Raises CalledProcessError where the browser fails."""
     picture.parent.mkdir(parents=True, exist_ok=True)
+    address = page.absolute().as_uri() + (f"#{wanted.begins}" if wanted.begins else "")
     if browser:
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={size.replace('x', ',')}"]
-        look = ["--blink-settings=preferredColorScheme=0"] if dark else []
-        command = [browser, *flags, *look, f"--screenshot={picture}", page.absolute().as_uri()]
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={wanted.size.replace('x', ',')}"]
+        look = ["--blink-settings=preferredColorScheme=0"] if wanted.dark else []
+        command = [browser, *flags, *look, f"--screenshot={picture}", address]
     else:
-        command = [sys.executable, "scripts/browser.py", str(page), "--size", size, "--to", str(picture), *(["--dark"] if dark else [])]
+        look = ["--dark"] if wanted.dark else []
+        begins = ["--run", f"location.hash = {wanted.begins!r}"] if wanted.begins else []
+        command = [sys.executable, "scripts/browser.py", str(page), "--size", wanted.size, "--to", str(picture), *look, *begins]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     if not picture.is_file():
         sys.exit(f"error: {command[0]} has made no {picture}")
@@ -52,20 +104,24 @@ def take(page: Path, picture: Path, browser: str, size: str, dark: bool = False)
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--browser", default="", help="a Chromium (default: that of PyQt6-WebEngine)")
-    parser.add_argument("--size", default="1000x980", help="WIDTHxHEIGHT")
     parser.add_argument("--run", type=Path, help="folder of a run (default: one is trained)")
     parser.add_argument("--sweep", type=Path, help="folder of a sweep (default: one is run)")
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "images", help="the folder of the pictures")
-    parser.add_argument("overrides", nargs="*", help="of the run that is trained, as in `python train.py model=gpt trainer.max_steps=500`")
+    parser.add_argument("--only", default="", help="of the pictures the one of this name")
+    parser.add_argument("overrides", nargs="*", help="of the run that is trained, as in `python scripts/pictures.py model=gpt trainer.max_steps=500`")
     chosen = parser.parse_args(arguments)
+    wanted = [picture for picture in PICTURES if chosen.only in ("", picture.name)]
     with tempfile.TemporaryDirectory() as temporary:
-        run = chosen.run or trained(Path(temporary), chosen.overrides)
-        sweep = chosen.sweep or trained(Path(temporary), SWEEP)
-        show_sweep(sweep.absolute())
-        to = chosen.to.absolute()
-        take(report_of(run), to / "report.png", chosen.browser, chosen.size)
-        take(report_of(run), to / "report-dark.png", chosen.browser, chosen.size, dark=True)
-        take(sweep / "sweep.html", to / "sweep.png", chosen.browser, chosen.size)
+        pages: dict[str, Path] = {}
+        if any(picture.of != "sweep" for picture in wanted):
+            run = chosen.run or trained(Path(temporary), chosen.overrides or RUN)
+            pages = {"report": newest(run, "compile_report*.html"), "screen": closing_screen(run, Path(temporary) / "screen.html")}
+        if any(picture.of == "sweep" for picture in wanted):
+            sweep = chosen.sweep or trained(Path(temporary), SWEEP)
+            show_sweep(sweep.absolute())
+            pages["sweep"] = sweep / "sweep.html"
+        for picture in wanted:
+            take(pages[picture.of], chosen.to.absolute() / f"{picture.name}.png", chosen.browser, picture)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ STACK_PREFIX = ".s"  # of the parameters by which a resume function gets the val
 LOOP_SUFFIX = "i"  # of those that say how far a loop is
 SLOT_OPS = READS_LOCAL | WRITES_LOCAL | CELL_OPS
 
+
 @dataclass(frozen=True, eq=False)
 class Decoded:
     """A code object, read once. It does not keep the code object alive: a frame that runs or is followed does."""

@@ -232,8 +232,7 @@ def looks_at_frame(attempt: Attempt, frame: Any) -> bool:
     asking = {name for name, real in found.items() if isinstance(real, BuiltinFunctionType) and real in WITHOUT_ARGUMENTS}
     instrs = attempt.frame.decoded.instrs
     return any(
-        one.op == "LOAD_GLOBAL" and code.co_names[one.arg >> 1] in asking and after.op == "CALL" and not after.arg
-        for one, after in zip(instrs, instrs[1:])
+        one.op == "LOAD_GLOBAL" and code.co_names[one.arg >> 1] in asking and after.op == "CALL" and not after.arg for one, after in zip(instrs, instrs[1:])
     )
 
 

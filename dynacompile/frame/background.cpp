@@ -4,16 +4,9 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include "frame/outside.h"
+#include "frame/torch_autocast.h"
 #include "frame/turns.h"
 #include "hook.h"
-
-// Exported by torch; their own header takes ten seconds to compile.
-namespace at::autocast {
-at::ScalarType get_autocast_dtype(at::DeviceType device_type);
-void set_autocast_dtype(at::DeviceType device_type, at::ScalarType dtype);
-bool is_autocast_cache_enabled();
-void set_autocast_cache_enabled(bool enabled);
-}  // namespace at::autocast
 
 namespace dynacompile {
 namespace {
@@ -161,7 +154,7 @@ PyObject* hurry_by(PyObject*, PyObject* change) {
     Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef background_functions[] = {
     {"caller_state", boundary<caller_state>, METH_NOARGS, "caller_state() -> CallerState: what torch knows of this thread (modes, autocast, dispatch keys), for compile_apart."},
     {"compile_apart", boundary<compile_apart>, METH_VARARGS,
      "compile_apart(caller_state, function, *arguments): calls it as a region calls its compile_frame, with the caller's state of torch on this thread, which gives way "
@@ -183,7 +176,7 @@ void forget_background() {
 
 bool init_background(PyObject* module) {
     caller_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&caller_spec));
-    return caller_type && PyModule_AddFunctions(module, functions) == 0 && PyModule_AddObjectRef(module, "CallerState", reinterpret_cast<PyObject*>(caller_type)) == 0;
+    return caller_type && PyModule_AddFunctions(module, background_functions) == 0 && PyModule_AddObjectRef(module, "CallerState", reinterpret_cast<PyObject*>(caller_type)) == 0;
 }
 
 }  // namespace dynacompile

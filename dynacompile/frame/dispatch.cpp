@@ -342,7 +342,7 @@ PyObject* is_skipped(PyObject*, PyObject* code) {
     return PyErr_Format(PyExc_TypeError, "is_skipped takes a code object, not %.200s", Py_TYPE(code)->tp_name);
 }
 
-PyMethodDef functions[] = {
+PyMethodDef dispatch_functions[] = {
     {"is_skipped", boundary<is_skipped>, METH_O, "is_skipped(code) -> bool: whether a path given to add_skip_prefix covers its file."},
     {"entries", boundary<entries_of>, METH_O, "entries(code) -> list of (bucket, Entry), most recently used first in each bucket."},
     {"remove_bucket", boundary<remove_bucket>, METH_VARARGS, "remove_bucket(code, bucket): drops its entries; code=None: of every code object."},
@@ -487,7 +487,7 @@ bool init_dispatch(PyObject* module) {
     }
     skip_rules = new std::vector<SkipRule>{{"<frozen importlib", true}, {"<frozen ", false}};
     entry_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&entry_spec));
-    return entry_type && PyModule_AddFunctions(module, functions) == 0 && PyModule_AddObjectRef(module, "Entry", reinterpret_cast<PyObject*>(entry_type)) == 0;
+    return entry_type && PyModule_AddFunctions(module, dispatch_functions) == 0 && PyModule_AddObjectRef(module, "Entry", reinterpret_cast<PyObject*>(entry_type)) == 0;
 }
 
 }  // namespace dynacompile

@@ -254,7 +254,7 @@ PyObject* watch_rival(PyObject*, PyObject* function) {
     Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef hook_functions[] = {
     {"watch_rival", boundary<watch_rival>, METH_O, "watch_rival(set_callback): how regions turn torch.compile's frame hook off, and on again."},
     {nullptr},
 };
@@ -375,5 +375,5 @@ bool hook_leave(Before& before) {
 bool init_frame(PyObject* module) {
     using namespace dynacompile;
     interpreter = PyInterpreterState_Main();
-    return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && init_background(module) && PyModule_AddFunctions(module, functions) == 0;
+    return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && init_background(module) && PyModule_AddFunctions(module, hook_functions) == 0;
 }

@@ -2,7 +2,7 @@
 #include "frame/outside.h"
 
 #include <ATen/Context.h>
-#include <ATen/autocast_mode.h>
+#include <ATen/ThreadLocalState.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <structmember.h>
@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstddef>
 
+#include "frame/torch_autocast.h"
 #include "hook.h"
 
 namespace dynacompile {
@@ -231,7 +232,7 @@ PyObject* set_deterministic_algorithms(PyObject*, PyObject* args) {
     Py_RETURN_NONE;
 }
 
-PyMethodDef functions[] = {
+PyMethodDef outside_functions[] = {
     {"set_deterministic_algorithms", boundary<set_deterministic_algorithms>, METH_VARARGS,
      "set_deterministic_algorithms(enabled, warn_only, fill): for the compile of this thread, which puts back what was there if it raises, unless others set it."},
     {"changed_by_compiles", boundary<changed_by_compiles>, METH_VARARGS,
@@ -321,7 +322,8 @@ bool watch_collections() {
 }  // namespace
 
 Outside::Outside()
-    : cache_(at::autocast::is_autocast_cache_enabled()),
+    : state_(std::make_unique<at::ThreadLocalState>()),
+      cache_(at::autocast::is_autocast_cache_enabled()),
       nesting_(nesting()),
       around_(innermost),
       handlers_(find_handlers()) {
@@ -338,7 +340,7 @@ void Outside::restore() {
     KeptError kept;
     let_go(kept.exception(), 0);
     PyErr_Clear();
-    at::ThreadLocalState::setThreadLocalState(state_);
+    at::ThreadLocalState::setThreadLocalState(*state_);
     at::autocast::set_autocast_cache_enabled(cache_);
     while (nesting() > nesting_) at::autocast::decrement_nesting();
     while (nesting() < nesting_) at::autocast::increment_nesting();
@@ -366,7 +368,7 @@ bool Outside::handles_signals(PyCodeObject* code) const {
     return false;
 }
 
-Outside::Visit::Visit(Outside* outside) : state_(std::make_unique<at::ThreadLocalStateGuard>(outside->state_)), cache_(at::autocast::is_autocast_cache_enabled()) {
+Outside::Visit::Visit(Outside* outside) : state_(std::make_unique<at::ThreadLocalStateGuard>(*outside->state_)), cache_(at::autocast::is_autocast_cache_enabled()) {
     at::autocast::set_autocast_cache_enabled(outside->cache_);
 }
 
@@ -378,7 +380,7 @@ bool init_outside(PyObject* module) {
     places = new std::vector<Place>();
     settings = new std::vector<Setting>();
     PyObject* method = PyType_FromSpec(&mode_method_spec);
-    return method && PyModule_AddObject(module, "ModeMethod", method) == 0 && PyModule_AddFunctions(module, functions) == 0 && find_warnings() && watch_collections();
+    return method && PyModule_AddObject(module, "ModeMethod", method) == 0 && PyModule_AddFunctions(module, outside_functions) == 0 && find_warnings() && watch_collections();
 }
 
 }  // namespace dynacompile

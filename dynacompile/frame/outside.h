@@ -2,13 +2,16 @@
 #pragma once
 #include <Python.h>
 
-#include <ATen/ThreadLocalState.h>
-
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "frame/boundary.h"
+
+namespace at {  // its header takes seconds to compile
+class ThreadLocalState;
+class ThreadLocalStateGuard;
+}  // namespace at
 
 namespace dynacompile {
 
@@ -51,7 +54,7 @@ class Outside {
     Outside* around() const { return around_; }  // the compile that this one runs in, on its thread
 
   private:
-    at::ThreadLocalState state_;
+    std::unique_ptr<at::ThreadLocalState> state_;
     bool cache_;
     std::optional<Deterministic> before_, ours_;  // of the process, where this compile has changed it
     int nesting_;

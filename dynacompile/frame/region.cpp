@@ -393,7 +393,7 @@ PyObject* current_region(PyObject*, PyObject*) {
 
 PyObject* is_compiling(PyObject*, PyObject*) { return PyBool_FromLong(this_thread(PyThreadState_Get()).now.compiling); }
 
-PyMethodDef functions[] = {
+PyMethodDef region_functions[] = {
     {"current_region", boundary<current_region>, METH_NOARGS, "The RegionState that this thread, or its current greenlet, is in, or None."},
     {"is_compiling_frame", boundary<is_compiling>, METH_NOARGS, "Whether this thread is inside a region's compile_frame."},
     {nullptr},
@@ -405,7 +405,7 @@ bool init_region(PyObject* module) {
     states_of_bucket = new std::unordered_map<long, int>();
     state_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&state_spec));
     region_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&region_spec));
-    return state_type && region_type && PyModule_AddFunctions(module, functions) == 0 &&
+    return state_type && region_type && PyModule_AddFunctions(module, region_functions) == 0 &&
            PyModule_AddObjectRef(module, "RegionState", reinterpret_cast<PyObject*>(state_type)) == 0 &&
            PyModule_AddObjectRef(module, "Region", reinterpret_cast<PyObject*>(region_type)) == 0;
 }

@@ -1,5 +1,4 @@
 // Where torch keeps what decides whether a tensor requires gradients. A file of its own, since its header takes seconds to compile.
-#define AT_PER_OPERATOR_HEADERS
 #include <torch/csrc/autograd/variable.h>
 
 #include "guards/tensor_words.h"

@@ -219,6 +219,14 @@ class Schedule:
         """The operations that are called, each with its number of calls."""
         return list(Counter(str(step.op) for step in self.steps if isinstance(step, Extern)).items())
 
+    def call_sites(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Of each operation that is called the user's lines, as they first occur."""
+        sites: dict[str, dict[str, None]] = {}
+        for step in self.steps:
+            if isinstance(step, Extern):
+                sites.setdefault(str(step.op), {}).update(dict.fromkeys(str(o.site) for o in step.origins if o.site is not None))
+        return [(op, tuple(found)) for op, found in sites.items() if found]
+
     def live_bytes(self) -> list[int]:
         """Bytes that are alive at the begin and during each step, in the example: the arena, what is allocated, and the inputs that are given up. A view
         that an op returns has none of its own; what a library allocates while an op runs is not known."""

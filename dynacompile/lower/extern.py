@@ -17,7 +17,7 @@ from dynacompile.lower.attention import lower_attention
 from dynacompile.lower.block_attention import lower_block_attention
 from dynacompile.lower.context import Lowering, geometry, origin
 from dynacompile.lower.items import used_items
-from dynacompile.lower.products import lower_rows_product, lower_small_product
+from dynacompile.lower.products import lower_blocked_product, lower_small_product
 from dynacompile.ops.chunked_losses import ADD_PRODUCT, ADD_TO, AFTER, PRODUCT_INTO
 from dynacompile.ops.collectives import is_collective, is_wait
 from dynacompile.ops.table import Row
@@ -44,7 +44,7 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
         lower_sum_in_place(low, node)
         return
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
-    if lower_rows_product(low, node, args, kwargs) or lower_small_product(low, node):  # type: ignore[arg-type]
+    if lower_blocked_product(low, node, args, kwargs) or lower_small_product(low, node):  # type: ignore[arg-type]
         return
     if lower_attention(low, node, args, kwargs) or lower_block_attention(low, node, args, kwargs):  # type: ignore[arg-type]
         return

@@ -1,7 +1,8 @@
 """Products of matrices on CPUs that are no calls of the library, where they take less time than one.
 
 Small ones are a nest that sums over the extent that the operands share, which joins the kernels around it: casts of its operands, its bias, its activation.
-Its sum is made in float32 for 16-bit numbers and rounded once, as the library does. Of float32, many rows times a small matrix are a template of ours.
+Its sum is made in float32 for 16-bit numbers and rounded once, as the library does. Many rows times a small matrix are a template of ours, as are products of
+16-bit numbers where the library takes these one by one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from dynacompile.ops.scalars import compute_dtype
 
 aten = torch.ops.aten
 DTYPES_OF_PRODUCTS = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64})
+BLOCK_DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+BLOCK_VECTORS = frozenset({"AVX2", "AVX512"})
 SUMMANDS = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1}
 
 
@@ -117,39 +120,40 @@ def broadcast(loops: Loops, buffer: Buffer) -> Index:
     return strided(indices, [0 if n == 1 else s for n, s in zip(buffer.size, buffer.stride, strict=True)], buffer.offset)
 
 
-def lower_rows_product(low: Lowering, node: torch.fx.Node, args: tuple, kwargs: dict[str, object]) -> bool:
+def lower_blocked_product(low: Lowering, node: torch.fx.Node, args: tuple, kwargs: dict[str, object]) -> bool:
     """Appends the call with its template where that is expected to be faster. False: nothing was done. args, kwargs: as the call has them, with a Ref for each
     tensor."""
-    product = rows_product_of(low, node)
+    product = blocked_product_of(low, node)
     choice = None if product is None else choose_blocks(product)
     if choice is None:
         return False
     low.products.append((node, choice))
     result = low.add(node.name, node.meta["val"])
     low.values[node] = result.name
-    low.steps.append(Extern(node.name, node.target, args, kwargs, (result.name,), origins=(origin(node),), template="rows_product"))  # type: ignore[arg-type]
+    low.steps.append(Extern(node.name, node.target, args, kwargs, (result.name,), origins=(origin(node),), template="blocked_product"))  # type: ignore[arg-type]
     return True
 
 
-def rows_product_of(low: Lowering, node: torch.fx.Node) -> Product | None:
-    """The extents of a product that our template computes, else None: float32 on a CPU with the vectors that it was measured with, rows of consecutive elements
-    times a matrix of known extents, any of whose sides may be consecutive. The number of rows may be a symbol."""
+def blocked_product_of(low: Lowering, node: torch.fx.Node) -> Product | None:
+    """The extents of a product of two matrices that our template computes, else None: of float32 or 16-bit numbers on a CPU with the vectors that it was
+    measured with. Of each operand either rows or columns are consecutive. The number of rows, and the extent that is summed over, may be symbols."""
     count = SUMMANDS.get(node.target)  # type: ignore[call-overload]
-    if count is None or low.device.type != "cpu" or node.kwargs or torch.backends.cpu.get_cpu_capability() != "AVX512":
+    if count is None or low.device.type != "cpu" or node.kwargs or torch.backends.cpu.get_cpu_capability() not in BLOCK_VECTORS:
         return None
     *added, a, b = (low.buffer_of(n) for n in node.args)
     size, stride = geometry(node.meta["val"])
-    known = (*a.size[1:], *a.stride, *b.size, *b.stride, b.offset, size[-1], *stride)
-    if len(size) != 2 or any(type(n) is not int for n in known) or a.stride[1] != 1 or stride[1] != 1 or 1 not in b.stride or a.size[0] == 0:
+    known = (*a.stride, *b.size[1:], *b.stride, b.offset, *stride)
+    if len(size) != 2 or any(type(n) is not int for n in known) or stride[1] != 1 or 1 not in b.stride or 1 not in a.stride or 0 in (*a.size, *b.size):
         return None
-    if not all(is_float32(low, buffer) for buffer in (a, b, *added)) or not all(adds_rows(buffer, size) for buffer in added):
+    dtype = node.meta["val"].dtype
+    if dtype not in BLOCK_DTYPES or not all(is_of(low, buffer, dtype) for buffer in (a, b, *added)) or not all(adds_rows(buffer, size) for buffer in added):
         return None
-    return Product(0, hint(size[0]), size[1], a.size[1], torch.float32, True, b.stride[1] != 1)  # type: ignore[arg-type]
+    return Product(0, hint(size[0]), hint(size[1]), hint(a.size[1]), dtype, a.stride[1] == 1, b.stride[1] != 1)
 
 
-def is_float32(low: Lowering, buffer: Buffer) -> bool:
+def is_of(low: Lowering, buffer: Buffer, dtype: torch.dtype) -> bool:
     owner = low.buffers[buffer.base or buffer.name]
-    return buffer.dtype == owner.dtype == torch.float32 and buffer.device.type == "cpu"
+    return buffer.dtype == owner.dtype == dtype and buffer.device.type == "cpu"
 
 
 def adds_rows(buffer: Buffer, size: Sequence[object]) -> bool:

@@ -19,6 +19,7 @@ from dynacompile.events import (
     FirstStepLeft,
     FrameSkipped,
     FusionDecided,
+    Generated,
     GraphBroke,
     GraphRecorded,
     Guarded,
@@ -29,6 +30,7 @@ from dynacompile.events import (
     LossChunked,
     MaskRead,
     ProductDecided,
+    ProgramTimed,
     Recompiled,
     Scheduled,
     StageFinished,
@@ -46,6 +48,8 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "compiles": (Compiled, BuiltInBackground),
     "stages": (StageFinished,),
     "schedules": (Scheduled,),
+    "code": (Generated,),
+    "times": (ProgramTimed,),
     "fusion": (FusionDecided,),
     "products": (ProductDecided,),
     "masks": (MaskRead,),
@@ -135,6 +139,11 @@ def line(event: Event) -> str:
             shown = ", ".join(f"{name} ({launches} x, {moved} bytes)" for name, launches, moved, _, _ in event.kernels)
             called = ", ".join(f"{op} ({count} x)" for op, count in event.calls)
             return f"schedule {who} on {event.device}: kernels {shown or 'none'}; calls {called or 'none'}"
+        case Generated():
+            return f"code {who}" + "".join(f"\n{text}" for _, _, text in event.kernels)
+        case ProgramTimed():
+            took = "".join(f"\n    {us:9.1f} us  {name} ({launches} x)" for name, launches, us, _, _ in sorted(event.steps, key=lambda s: -s[2]))
+            return f"times {who} {event.part} on {event.device}, means of {event.runs} runs:{took}"
         case FusionDecided():
             return f"{'fused' if event.fused else 'not fused'} {event.kernel}: {', '.join(event.members)}, saves {event.bytes_saved} bytes {event.reason}"
         case ProductDecided():

@@ -265,6 +265,12 @@ add(
     aten_unsafe_view="torch.ops.aten._unsafe_view.default",
 )
 add(
+    "operators of attention, whose operations torch's counter knows",
+    "operations of attention in a report",
+    aten_flash_attention="torch.ops.aten._scaled_dot_product_flash_attention",
+    aten_flash_attention_backward="torch.ops.aten._scaled_dot_product_flash_attention_backward",
+)
+add(
     "collectives as operators of a graph",
     "a collective in a graph",
     wait_tensor="torch.ops._c10d_functional.wait_tensor.default",

@@ -1,4 +1,3 @@
-#define AT_PER_OPERATOR_HEADERS
 #include "runtime/again.h"
 #include "runtime/asked.h"
 

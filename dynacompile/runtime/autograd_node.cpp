@@ -1,5 +1,4 @@
 // The autograd node of a compiled region: one for all its differentiable outputs.
-#define AT_PER_OPERATOR_HEADERS
 #include "runtime/again.h"
 #include "runtime/continuation.h"
 

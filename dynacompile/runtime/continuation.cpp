@@ -1,4 +1,3 @@
-#define AT_PER_OPERATOR_HEADERS
 #include "runtime/continuation.h"
 
 #include "runtime/wrapped.h"

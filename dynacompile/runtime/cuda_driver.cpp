@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <atomic>
-
+#include <memory>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 namespace dynacompile::runtime::cuda {
@@ -32,6 +34,11 @@ struct Driver {
     Result (*error_string)(Result error, const char** text);
     Result (*version)(int* version);
     Result (*device_attribute)(int* value, int attribute, int device);
+    Result (*event_create)(void** event, unsigned flags);
+    Result (*event_record)(void* event, void* stream);
+    Result (*event_wait)(void* event);
+    Result (*event_elapsed)(float* milliseconds, void* from, void* to);
+    Result (*event_destroy)(void* event);
 };
 
 template <typename Function>
@@ -56,6 +63,11 @@ Driver open_driver() {
     resolve(library, "cuGetErrorString", d.error_string);
     resolve(library, "cuDriverGetVersion", d.version);
     resolve(library, "cuDeviceGetAttribute", d.device_attribute);
+    resolve(library, "cuEventCreate", d.event_create);
+    resolve(library, "cuEventRecord", d.event_record);
+    resolve(library, "cuEventSynchronize", d.event_wait);
+    resolve(library, "cuEventElapsedTime", d.event_elapsed);
+    resolve(library, "cuEventDestroy_v2", d.event_destroy);
     return d;
 }
 
@@ -229,6 +241,60 @@ void PointerWriter::write(void* stream, uint64_t* to, const uint64_t* given, siz
         (large ? *many_ : few_).launch_with(stream, params);
         to += now, given += now, count -= now;
     }
+}
+
+Event::Event() { check(driver().event_create(&event_, 0), "making", "an event"); }
+
+Event::~Event() {
+    if (event_) driver().event_destroy(event_);
+}
+
+void Event::record(void* stream) { check(driver().event_record(event_, stream), "recording", "an event"); }
+
+void Event::wait() const { check(driver().event_wait(event_), "waiting for", "an event"); }
+
+int64_t Event::nanoseconds_since(const Event& before) const {
+    float milliseconds = 0;
+    check(driver().event_elapsed(&milliseconds, before.event_, event_), "reading", "an event");
+    return int64_t(double(milliseconds) * 1e6);
+}
+
+namespace {
+
+constexpr const char* waiter_text = R"(.version 6.0
+.target sm_60
+.address_size 64
+.visible .entry wait_ns(.param .u64 ns)
+{
+    .reg .pred %p;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [ns];
+    mov.u64 %rd2, %globaltimer;
+again:
+    mov.u64 %rd3, %globaltimer;
+    sub.u64 %rd4, %rd3, %rd2;
+    setp.lt.u64 %p, %rd4, %rd1;
+    @%p bra again;
+    ret;
+}
+)";
+
+}  // namespace
+
+void wait_on_device(c10::Device device, void* stream, int64_t nanoseconds) {
+    static std::mutex guard;
+    static auto& waiters = *new std::unordered_map<int, std::unique_ptr<Kernel>>;  // for the life of the process
+    const Kernel* kernel;
+    {
+        const std::lock_guard<std::mutex> locked(guard);
+        std::unique_ptr<Kernel>& own = waiters[device.index()];
+        Geometry geometry;
+        geometry.threads = 1;
+        if (!own) own = std::make_unique<Kernel>(waiter_text, "wait_ns", geometry, device);
+        kernel = own.get();
+    }
+    void* params[] = {&nanoseconds};
+    kernel->launch_with(stream, params);
 }
 
 void* enter(c10::Device device) {

@@ -51,6 +51,25 @@ private:
     std::optional<Kernel> many_;  // where the driver takes launches with so many arguments
 };
 
+// A moment in a stream.
+class Event {
+public:
+    Event();
+    ~Event();
+    Event(const Event&) = delete;
+
+    void record(void* stream);
+    void wait() const;
+    // Once both have been reached.
+    int64_t nanoseconds_since(const Event& before) const;
+
+private:
+    void* event_ = nullptr;
+};
+
+// The stream does nothing for about so long.
+void wait_on_device(c10::Device device, void* stream, int64_t nanoseconds);
+
 // Makes the device's context current on this thread and returns its current stream as a CUstream.
 void* enter(c10::Device device);
 

@@ -115,7 +115,7 @@ class Recorder:
         self.stream: Any = None
 
     def __call__(self, *inputs: object) -> tuple:
-        if self.given_up or not self.busy.acquire(blocking=False):
+        if self.given_up or native.core().times_steps() or not self.busy.acquire(blocking=False):
             return self.program(*inputs)
         try:
             return self.run(inputs)

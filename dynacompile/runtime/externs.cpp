@@ -1,4 +1,3 @@
-#define AT_PER_OPERATOR_HEADERS
 #include "runtime/externs.h"
 
 #include "runtime/packed.h"

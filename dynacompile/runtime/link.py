@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -126,11 +127,22 @@ def high(symbol: Symbol) -> int:
     return 2**63 - 1 if symbol.high is None else symbol.high
 
 
-def link(module: Module, env: Env | None = None, reference: Reference | None = None) -> Any:
+@dataclass(frozen=True)
+class Told:
+    """What is told of a program. number: serial in this process. part: of its graph. rows: of each row of its steps, the place in the schedule's steps."""
+
+    number: int = 0
+    part: str = ""
+    region: str = ""
+    bucket: int = -1
+    rows: tuple[int, ...] = ()
+
+
+def link(module: Module, env: Env | None = None, reference: Reference | None = None, told: Told = Told()) -> Any:
     """The native Program of a module: a callable from flat inputs to the tuple of output tensors, below autograd.
 
     An input whose name in the schedule is None is ignored; an output whose name is None is None. An output that is an input (or a
-    constant) is that very tensor; a view of one shares its memory. `.facts`, `.text` and `.schedule` tell what it runs.
+    constant) is that very tensor; a view of one shares its memory. `.facts`, `.text`, `.schedule` and `.told` tell what it runs.
     reference: runs ReferenceKernels: `reference(kernel, tensors)` with a 1-D tensor per param that aliases the memory of the buffer's
     root from element 0 on, so that an Access's index is an index into it.
     Raises VerifyError for a schedule that contradicts itself, BuildError for a kernel that does not load.
@@ -141,7 +153,8 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     kernels, numbers = kernel_rows(module)
     sizes = Numbers(schedule.sizes)
     views = slots_by_root(schedule, slots)
-    steps = tuple(row for step in schedule.steps for row in step_rows(module, slots, numbers, sizes, views, step))
+    placed_rows = [(place, row) for place, step in enumerate(schedule.steps) for row in step_rows(module, slots, numbers, sizes, views, step)]
+    steps = tuple(row for _, row in placed_rows)
     written, launched = written_inputs(schedule), launched_roots(schedule)
     placed = {s.buffer for s in schedule.steps if isinstance(s, Place)}
     buffers = tuple((*buffer_row(schedule, slots, b, device, placed), int(b.name in written), int(b.name in launched)) for b in schedule.buffers.values())
@@ -156,7 +169,9 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     if device.type == "cuda":
         torch.cuda.init()
     arenas, rows, work = (schedule.arena, schedule.host_arena), sizes.rows(schedule, slots), work_of(module)
-    return native.core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arenas, device, reference, rows, work)
+    made = native.core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arenas, device, reference, rows, work)
+    made.told = replace(told, rows=tuple(place for place, _ in placed_rows))
+    return made
 
 
 def slots_by_root(schedule: Schedule, slots: Mapping[str, int]) -> dict[str, tuple[int, ...]]:

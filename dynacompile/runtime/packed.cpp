@@ -1,4 +1,3 @@
-#define AT_PER_OPERATOR_HEADERS
 #include "runtime/packed.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>

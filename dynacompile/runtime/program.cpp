@@ -2,6 +2,7 @@
 
 #include "runtime/cpu_memory.h"
 #include "runtime/externs.h"
+#include "runtime/step_clock.h"
 
 #include <ATen/ops/copy_ops.h>
 #include <c10/core/Allocator.h>
@@ -317,13 +318,21 @@ size_t Program::run_part(Frame& frame, size_t from) const {
 template <bool in_parts>
 size_t Program::run_released(Frame& frame, size_t from) const {
     const WithoutGil released(is_long(frame.sizes));
-    if (!dispatches && !on_cuda()) return run_steps<in_parts>(frame, from);
+    if (is_timing()) [[unlikely]] {
+        BelowAutograd below;
+        StepClock clock(*this, frame.sizes, from == 0);
+        const size_t to = run_steps<in_parts>(frame, from, clock);
+        clock.finish();
+        return to;
+    }
+    NoClock clock;
+    if (!dispatches && !on_cuda()) return run_steps<in_parts>(frame, from, clock);
     BelowAutograd below;
-    return run_steps<in_parts>(frame, from);
+    return run_steps<in_parts>(frame, from, clock);
 }
 
-template <bool in_parts>
-size_t Program::run_steps(Frame& frame, size_t from) const {
+template <bool in_parts, typename Clock>
+size_t Program::run_steps(Frame& frame, size_t from, Clock& clock) const {
     void* stream = on_cuda() ? cuda::enter(device) : nullptr;
     if (from == 0) {
         frame.prepare_inputs();
@@ -333,6 +342,7 @@ size_t Program::run_steps(Frame& frame, size_t from) const {
     for (size_t at = from; at < steps.size(); ++at) {
         const Step& step = steps[at];
         const int32_t* slots = operands.data() + step.first;
+        clock.begin(at);
         switch (step.act) {
             case Act::allocate:
                 frame.allocate(step.which);
@@ -379,6 +389,7 @@ size_t Program::run_steps(Frame& frame, size_t from) const {
                 if (in_parts) return at;
                 break;
         }
+        clock.end(at);
     }
     frame.restore_inputs();
     return steps.size();

@@ -52,6 +52,7 @@ struct Step {
     int32_t form = -1;    // place of the number of a kernel's form, which is added to `which`
     int32_t list = -1;    // in Program::lists, of a kernel over a list
     int32_t given = 0;    // of a kernel of a device: how many of its operands are numbers of the CPU, read at the launch
+    int32_t row = 0;      // among the rows that link.py wrote
 };
 
 // The members of a list that one launch runs over: their buffers are the step's operands, one member after the other.
@@ -167,6 +168,7 @@ public:
     Geometry geometry(int32_t slot, const CallSizes& call) const;
     bool on_cuda() const { return device.is_cuda(); }
 
+    PyObject* self = nullptr;  // the Python object that owns this
     std::vector<Buffer> buffers;
     std::vector<int32_t> inputs, outputs;  // buffers; -1: no tensor
     std::vector<Step> steps;
@@ -201,8 +203,8 @@ private:
     static constexpr int64_t long_work = 1 << 16;  // some ten microseconds of one core
 
     [[noreturn]] void refuse_input(size_t index, PyObject* tensor, const Geometry& wanted) const;
-    template <bool in_parts>
-    size_t run_steps(Frame& frame, size_t from) const;
+    template <bool in_parts, typename Clock>
+    size_t run_steps(Frame& frame, size_t from, Clock& clock) const;
     template <bool in_parts>
     size_t run_released(Frame& frame, size_t from) const;
     void call_reference(Frame& frame, const Step& step) const;

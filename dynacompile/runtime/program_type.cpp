@@ -2,6 +2,7 @@
 #include "runtime/cpu_memory.h"
 #include "runtime/externs.h"
 #include "runtime/program.h"
+#include "runtime/step_clock.h"
 
 #include <structmember.h>
 #include <torch/csrc/Device.h>
@@ -20,6 +21,7 @@ struct ProgramObject {
     PyObject_HEAD vectorcallfunc vectorcall;
     Program* program;
     PyObject* schedule;
+    PyObject* told;
     PyObject* weakrefs;
 };
 
@@ -96,7 +98,7 @@ class Reader {
 public:
     explicit Reader(Program& program) : program_(program) {}
 
-    void read_step(PyObject* row) {
+    void read_step(PyObject* row, int32_t number) {
         std::string code = to_string(item(row, 0));
         Step step{};
         if (code == "place") {
@@ -157,6 +159,7 @@ public:
         } else {
             raise(PyExc_ValueError, "unknown step " + code);
         }
+        step.row = number;
         program_.steps.push_back(step);
     }
 
@@ -315,10 +318,11 @@ PyObject* make_program(PyObject*, PyObject* args) {
         read_sizes(*program, sizes);
         read_kernels(*program, kernels);
         Reader reader(*program);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(steps); ++i) reader.read_step(PyTuple_GET_ITEM(steps, i));
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(steps); ++i) reader.read_step(PyTuple_GET_ITEM(steps, i), int32_t(i));
         program->settle();
         PyObject* self = checked(program_type->tp_alloc(program_type, 0));
         self_of(self)->vectorcall = call_program;
+        program->self = self;
         self_of(self)->program = program.release();
         self_of(self)->schedule = Py_NewRef(schedule);
         return self;
@@ -331,6 +335,7 @@ PyObject* make_program(PyObject*, PyObject* args) {
 int traverse_program(PyObject* self, visitproc visit, void* arg) noexcept {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self_of(self)->schedule);
+    Py_VISIT(self_of(self)->told);
     if (const Program* program = self_of(self)->program) {
         Py_VISIT(program->reference.get());
         for (const auto& kernel : program->cuda_kernels) Py_VISIT(kernel->maker());
@@ -340,11 +345,13 @@ int traverse_program(PyObject* self, visitproc visit, void* arg) noexcept {
 
 int clear_program(PyObject* self) noexcept {
     Py_CLEAR(self_of(self)->schedule);
+    Py_CLEAR(self_of(self)->told);
     return 0;
 }
 
 void free_program(PyObject* self) noexcept {
     PyObject_GC_UnTrack(self);
+    if (self_of(self)->program) forget_times(*self_of(self)->program);
     if (self_of(self)->weakrefs) PyObject_ClearWeakRefs(self);
     PyTypeObject* type = Py_TYPE(self);
     clear_program(self);
@@ -377,6 +384,7 @@ PyGetSetDef getters[] = {
 };
 
 PyMemberDef members[] = {
+    {"told", T_OBJECT, offsetof(ProgramObject, told), 0, "What its maker tells of it: of which region it is, and which of its steps are which of the schedule's."},
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(ProgramObject, vectorcall), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(ProgramObject, weakrefs), READONLY, nullptr},
     {nullptr},
@@ -490,6 +498,6 @@ bool init_program(PyObject* module) {
 }  // namespace dynacompile::runtime
 
 bool init_runtime(PyObject* module) {
-    return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && init_differentiable(module) &&
+    return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && dynacompile::runtime::init_step_clock(module) && init_differentiable(module) &&
            init_graph_memory(module) && init_wrapped(module);
 }

@@ -2,7 +2,6 @@
 //
 // A tensor inside is given to the graph as an alias that has the version counter of its wrapper, as that is what autograd and the program count writes on.
 // Gradients between the two are taken apart and wrapped by Python, which knows the classes; see ops/wrappers.py.
-#define AT_PER_OPERATOR_HEADERS
 #include "runtime/wrapped.h"
 
 #include "runtime/continuation.h"

@@ -8,11 +8,14 @@ from torch.nn import functional as F
 
 import dynacompile
 from dynacompile.autograd.passes import simplify
-from dynacompile.autograd.passes.cpu_products import add_biases, apply_cheap_activations, supported
+from dynacompile.autograd.passes.cpu_products import add_biases, apply_cheap_activations
+from dynacompile.ops.product_costs import library_multiplies
 from tests.autograd.test_padding import Graph
 
 aten = torch.ops.aten
-HALVES = [pytest.param(d, marks=pytest.mark.skipif(not supported(d), reason="oneDNN has no products of it here")) for d in (torch.bfloat16, torch.float16)]
+HALVES = [
+    pytest.param(d, marks=pytest.mark.skipif(not library_multiplies(d), reason="oneDNN has no products of it here")) for d in (torch.bfloat16, torch.float16)
+]
 
 
 def layer(g: Graph, rows: int = 256, **kwargs):

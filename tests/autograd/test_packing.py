@@ -11,13 +11,13 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import dynacompile
-from dynacompile.autograd.passes.cpu_products import supported
+from dynacompile.ops.product_costs import library_multiplies
 
 PACKINGS = {torch.float32: "mkl::_mkl_reorder_linear_weight", torch.bfloat16: "mkldnn::_reorder_linear_weight"}
 PRODUCTS = {torch.float32: "mkl::_mkl_linear", torch.bfloat16: "mkldnn::_linear_pointwise"}
 DTYPES = [
     pytest.param(torch.float32, marks=pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="no MKL")),
-    pytest.param(torch.bfloat16, marks=pytest.mark.skipif(not supported(torch.bfloat16), reason="oneDNN has no products of it here")),
+    pytest.param(torch.bfloat16, marks=pytest.mark.skipif(not library_multiplies(torch.bfloat16), reason="oneDNN has no products of it here")),
 ]
 
 

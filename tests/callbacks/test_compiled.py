@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from dynacompile.callbacks import DynamoCallback
-from dynacompile.callbacks.outcome import NOT_CALLED, facts
+from dynacompile.callbacks.outcome import NOT_CALLED
+from dynacompile.callbacks.screen import facts
 from dynacompile.errors import ConfigError, Unsupported
 from dynacompile.events import Compiled, Recompiled
 from dynacompile.recipes import GPT, ByteText, NextByte

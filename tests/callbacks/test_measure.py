@@ -9,7 +9,7 @@ from torch import nn
 
 import dynacompile
 from dynacompile.callbacks import DynamoCallback
-from dynacompile.callbacks.outcome import facts
+from dynacompile.callbacks.screen import facts
 from dynacompile.callbacks.snapshot import Snapshot
 from dynacompile.callbacks.times import StepTimes, bounds_of_median, rows
 from tests.callbacks.equal_fits import Steps, fit
@@ -181,8 +181,9 @@ def test_within_noise_is_said_where_a_round_went_the_other_way():
 
 def test_the_screen_names_spread_rate_and_break_even():
     told = dict(rows(times([10.0, 11.0, 10.5, 10.2, 12.0], [8.0, 8.5, 8.1, 8.2, 9.0]), "", 0.23, 200))
-    assert told["step time, eager"] == "10.5 ms, quartiles 10.2 to 11.0, 762 samples/s (forward to optimizer, median of 5 on one batch of 8)"
-    assert told["step time, compiled"].startswith("8.2 ms, quartiles 8.1 to 8.5, 976 samples/s")
+    assert next(iter(told)) == "speed-up"
+    assert told["step time, eager"] == "10.5 ms (10.2 to 11.0), 762 samples/s" and told["step time, compiled"] == "8.2 ms (8.1 to 8.5), 976 samples/s"
+    assert told["measured"] == "5 steps of each kind in turn on one batch of 8, from forward to optimizer: medians and quartiles"
     assert told["paid off"] == "at step 100 of 200"
     assert rows(None, "not measured: because", 0.0, 1) == [("step time", "not measured: because")]
 

@@ -83,12 +83,12 @@ def test_every_link_within_the_page_has_its_place(report):
 
 
 def test_pictures_are_taken(report, sweep, tmp_path):
-    places = ["--run", str(report.parent), "--sweep", str(sweep.parent), "--to", str(tmp_path), "--size", "500x400"]
     (report.parent / "compile_report.html").write_bytes(report.read_bytes())
-    pictures.main(places)
-    for name in ("report", "report-dark", "sweep"):
-        header = (tmp_path / f"{name}.png").read_bytes()[:24]
-        assert header.startswith(b"\x89PNG") and (int.from_bytes(header[16:20]), int.from_bytes(header[20:24])) == (500, 400)
+    long_run().write(report.parent / "summary.json")
+    pictures.main(["--run", str(report.parent), "--sweep", str(sweep.parent), "--to", str(tmp_path)])
+    for picture in pictures.PICTURES:
+        header = (tmp_path / f"{picture.name}.png").read_bytes()[:24]
+        assert header.startswith(b"\x89PNG") and f"{int.from_bytes(header[16:20])}x{int.from_bytes(header[20:24])}" == picture.size
 
 
 @pytest.mark.parametrize("name", ["report", "sweep"])

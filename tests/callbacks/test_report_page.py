@@ -13,10 +13,13 @@ import torch
 
 from dynacompile import __main__ as command
 from dynacompile import events
-from dynacompile.callbacks import charts
+from dynacompile.callbacks import charts, work_charts
+from dynacompile.callbacks.kernel_rows import kernel_rows
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.record import BUCKETS, Held, RunRecord, timeline
 from dynacompile.callbacks.report import page_of, to_gain
+from dynacompile.callbacks.report_rows import parts_of
+from dynacompile.callbacks.run_charts import phases
 from dynacompile.callbacks.source_lines import source
 
 NUMBERS = {"speedup": 1.25, "step_ms_eager": 50.0, "step_ms_compiled": 40.0, "payoff_step": 150, "seconds": 1.5, "graphs": 1}
@@ -59,7 +62,11 @@ def long_run() -> RunRecord:
         made(events.Recompiled(region=region, frame="f (a.py:3)", entries=2, limit=8, seconds=0.2, failed=failed, site=site, override="compile.dynamic=true"))
         made(events.GraphBroke(region=region, code="print", reason=f"reason {batch % 900}", hint="move it", site=site))
         sites = tuple(f"{__file__}:{line} in forward" for line in range(batch % 60))
-        made(events.Scheduled(region=region, device="cpu", kernels=((f"kernel_{batch}", 1, batch, ("add",) * 30, sites),), calls=()))
+        own = {"region": region, "number": batch}
+        made(events.Scheduled(device="cpu", kernels=((f"kernel_{batch}", 1, batch, ("add",) * 30, sites),), calls=(), **own))
+        made(events.Generated(kernels=((f"kernel_{batch}", "cpp", f"// {batch}\n" + "x = y + z;\n" * 500),), **own))
+        steps = ((f"kernel_{batch}", 1, 1.0 + batch, batch, batch),)
+        made(events.ProgramTimed(part="forward", device="cpu", runs=1, steps=steps, rest_us=0.5, bandwidth=1e10, flops=1e11, **own))
         made(events.FusionDecided(region=region, kernel=f"kernel_{batch}", members=("a" * 100,) * 40, bytes_saved=0, fused=False, reason="other sizes"))
         made(events.KernelTuned(region=region, kernel=f"kernel_{batch}", winner="w", candidates=(("w", 2.0), ("v", 3.0))))
     rows = timeline([1.0 + i % 7 for i in range(100_000)], [float(i) for i in range(100_000)], [i << 10 for i in range(100_000)])
@@ -78,8 +85,9 @@ def page() -> str:
 def test_the_speed_up_and_when_it_paid_off_come_first(page):
     told = text_of(page)
     first = told.removeprefix("To the content dynacompile report ")
-    assert first.startswith("A compiled step takes 40.0 ms, an eager one 50.0: 1.25 times as fast, between 1.20 and 1.30 with 90 %.")
-    assert "Compiling took 1.5 s and would pay off at batch 150; this run had 30." in told
+    assert first.startswith("A compiled step is 1.25 times as fast as an eager one: 40.0 ms rather than 50.0 ms.")
+    assert "With 90 % confidence the factor lies between 1.20 and 1.30. Compiling took 1.5 s, and would pay off at batch 150; this run had 30." in told
+    assert "speed-up of a step 1.25x 1.20x to 1.30x with 90 %" in told and "eager 50.0 ms compiled 40.0 ms" in told
 
 
 @pytest.mark.parametrize(
@@ -87,9 +95,10 @@ def test_the_speed_up_and_when_it_paid_off_come_first(page):
     [
         ({"compile": {"seconds": 1.0, "graphs": 1}}, "what a step gains was not measured"),
         ({"compile": {"seconds": 0.0, "graphs": 0}}, "Nothing was compiled."),
+        ({"compile": {**NUMBERS, "speedup": 0.8}}, "Compiled steps are slower than eager ones"),
         ({"ended": "KeyboardInterrupt"}, "The run was ended by KeyboardInterrupt after 30 batches."),
         ({"times": {**summary()["times"], "within_noise": True}}, "within the noise"),
-        ({"compile": {**NUMBERS, "payoff_step": 12}}, "paid off at batch 12"),
+        ({"compile": {**NUMBERS, "payoff_step": 12}}, "had paid off at batch 12 of 30"),
     ],
 )
 def test_what_else_is_said_first(changed, said):
@@ -105,9 +114,9 @@ def test_a_run_without_advice_says_so():
 def test_advice_stands_together(page):
     advice = to_gain(RunRecord(summary(), ledger()))
     place = f"{__file__}:1 in forward"
-    assert advice[0] == "Set compile.dynamic=true (recompiles of forward (a.py:3); 0.2 s)" and advice[1] == f"Move the print (graph break at {place})"
-    assert advice[2] == "spare runs as Python: nobody called it"
-    assert all(line in text_of(page) for line in advice)
+    assert (advice[0].setting, advice[0].text) == ("compile.dynamic=true", "it prevents recompiles (forward (a.py:3), 0.2 s)")
+    assert [line.text for line in advice[1:]] == [f"Move the print (graph break at {place})", "spare runs as Python: nobody called it"]
+    assert "Set compile.dynamic=true : it prevents recompiles" in text_of(page) and all(line.text in text_of(page) for line in advice)
 
 
 def test_the_users_lines_are_shown(page):
@@ -126,14 +135,95 @@ def test_what_strings_and_comments_of_the_users_lines_say_is_left_out(tmp_path):
 
 
 def test_parts_have_their_options_entries_and_guards(page):
-    (row,) = (line for line in re.findall(r'<tr id="part-net">.*?</tr>', page, re.DOTALL) if "max-autotune" in line)
-    assert text_of(row).split() == ["net", "compiled", "1", "1", "1", "1.00", "1", "of", "8", "120", "mode=max-autotune"]
+    (row,) = (line for line in re.findall(r'<tr role="row" id="part-net">.*?</tr>', page, re.DOTALL) if "max-autotune" in line)
+    assert text_of(row).split() == ["net", "compiled", "1", "1", "1", "1.00", "1", "of", "8", "120", "ns", "mode=max-autotune"]
+
+
+def test_entries_have_their_guards_and_nanoseconds():
+    made = ledger()
+    kinds = (("TENSOR_MATCH", 40), ("CONSTANT", 2))
+    own = {"graph": 1, "ops": 4, "guards": 42, "kernels": 3, "seconds": 0.25}
+    made(events.Compiled(region="net", frame="g (b.py:9)", lookup_ns=12_345.0, cold_ns=400_000.0, kinds=kinds, **own))
+    told = text_of(page_of(RunRecord(summary(), made)))
+    assert "2 compiled entries and their guards" in told
+    assert "g (b.py:9) net 1 4 3 0.25 42 12.3 us 400.0 us 40 TENSOR_MATCH, 2 CONSTANT forward (a.py:3) net" in told
+
+
+def test_entries_are_counted_against_the_limit_of_their_module():
+    made = Ledger()
+    for bucket, frame in ((1, "f (a.py:1)"), (1, "f (a.py:1)"), (2, "f (a.py:1)"), (1, "g (a.py:9)")):
+        made(events.Compiled(region="net", bucket=bucket, frame=frame, graph=0, ops=4, guards=9, kernels=1, seconds=0.5))
+    settings = {"settings": {"recompile_limit": 8}, "parts": {"net": {"recompile_limit": 3}}}
+    parts = {part.name: (part.entries, part.limit) for part in parts_of(RunRecord(summary(settings=settings), made))}
+    assert parts["net"] == (2, 3) and parts["training_step"] == (0, 8)
 
 
 def test_kernels_have_their_bytes_lines_and_decisions(page):
     told = text_of(page)
-    assert "add_gelu net 4 2.000 add, gelu 1 of your lines, 1 of the scheduler's decisions" in told and "fuses add, gelu, which saves 0.00 MB" in told
+    assert "add_gelu add, gelu net 4 2.000 1 line, 1 decision" in told and "fuses add, gelu, which saves 0.00 MB" in told
     assert "aten.mm.default (a library's) net 2" in told
+
+
+def timed() -> Ledger:
+    """A trace in which the programs of a step were timed, and their kernels' code told."""
+    made, site = Ledger(), f"{__file__}:1 in forward"
+    for number, part in ((1, "forward"), (2, "backward")):
+        kernels, own = (("add_gelu", 4, 2_000_000, ("add", "gelu"), (site,)),), {"number": number, "region": "net"}
+        calls = {"calls": (("aten.mm.default", 2),), "call_sites": (("aten.mm.default", (site,)),)}
+        made(events.Scheduled(device="cpu", kernels=kernels, part=part, **calls, **own))
+        made(events.Generated(kernels=(("add_gelu", "cpp", "void add_gelu() {}"),), **own))
+        steps = (("add_gelu", 4, 2000.0 * number, 2_000_000, 100), ("aten.mm.default", 2, 10_000.0, 1_000_000, 10**9))
+        made(events.ProgramTimed(part=part, device="cpu", runs=1, steps=steps, rest_us=500.0, bandwidth=1e10, flops=2e11, **own))
+    return made
+
+
+def test_measured_kernels_have_their_time_their_share_of_the_step_and_of_the_roof():
+    rows = kernel_rows(timed())
+    assert [(row.name, row.part, row.microseconds) for row in rows][:3] == [
+        ("aten.mm.default", "forward", 10_000.0),
+        ("aten.mm.default", "backward", 10_000.0),
+        ("add_gelu", "backward", 4000.0),
+    ]
+    assert rows[0].roof == 0.5 and rows[2].roof == 0.05 and rows[2].share == 4 / 27 and rows[2].rate == 0.5
+    told = text_of(page_of(RunRecord(summary(), timed())))
+    assert "add_gelu add, gelu net backward 4 4.00 ms 15 % 2.000 0.5 5 % 1 line, code" in told
+    assert "The roof is 10 GB/s and 200 GFLOP/s" in told and "from __future__" not in told
+
+
+def test_code_is_there_on_demand_once():
+    page = page_of(RunRecord(summary(), timed()))
+    assert page.count("void add_gelu() {}") == 1 and "The code is that of add_gelu of net backward" in text_of(page)
+
+
+def test_a_step_is_shown_with_its_programs_kernels_and_the_rest():
+    spec = work_charts.step(summary(), timed(), 760)
+    boxes = {box["said"]: (box["top"], box["begin"], box["end"]) for box in spec["data"]["values"]}
+    assert boxes["a compiled step: 40 ms"] == (0, 0.0, 40.0) and boxes["net backward: 14.5 ms"] == (1, 0.0, 14.5)
+    assert boxes["Python, autograd, the framework: 13 ms"] == (1, 27.0, 40.0) and boxes["add_gelu: 4 ms"] == (2, 10.0, 14.0)
+
+
+def test_a_device_that_waits_for_python_is_advice():
+    made = timed()
+    object.__setattr__(made.seen[0][1], "device", "cuda:0")
+    (advice,) = to_gain(RunRecord(summary(eager={}), made))
+    assert advice.setting == "compile=reduce_overhead" and "kernels take only 68% of a compiled step" in advice.text
+    graphs = {"settings": {"mode": "reduce-overhead"}}
+    assert not to_gain(RunRecord(summary(eager={}, settings=graphs), made))
+
+
+def test_the_timeline_has_what_the_run_did_when():
+    made = Ledger()
+    made(events.StageFinished(region="net", stage="build", seconds=3.0, at=104.0))
+    made(events.Compiled(region="net", frame="f (a.py:1)", graph=0, ops=4, guards=9, kernels=1, seconds=3.0, at=104.0))
+    rows = [[i, 106.0 + i, 900.0, 900.0, 0, 900.0] for i in range(12)]
+    known = summary(started=100.0, timeline=rows, measuring=[[110.0, 112.0]], compile={**NUMBERS, "fit_seconds": 20.0})
+    found = phases(known, made)
+    assert found[0] == (0.0, 20.0, "everything else") and (1.0, 4.0, "compiling") in found and (10.0, 12.0, "measuring") in found
+    assert [phase for _, _, phase in found].count("compiled steps") == 12
+    eager = phases(known, Ledger())
+    assert {phase for _, _, phase in eager} == {"everything else", "eager steps", "measuring"}
+    hours = phases({**known, "timeline": timeline([90.0] * 100_000, [100.0 + i / 10 for i in range(100_000)])}, made)
+    assert len(hours) < 10
 
 
 def test_like_events_are_one_row_with_what_they_cost(page):
@@ -143,7 +233,7 @@ def test_like_events_are_one_row_with_what_they_cost(page):
         made.batch = batch
         made(events.Recompiled(failed=(f"L['x'].size(0): {batch} -> {batch + 1}",), seconds=0.5, **again))
     told = text_of(page_of(RunRecord(summary(), made)))
-    assert "net 7 1 to 7 L['x'].size(0) 1 -> 2; 2 -> 3; 3 -> 4; 4 -> 5 and 3 more a.py:3 in forward 3.50 new entry compile.dynamic=true" in told
+    assert "net L['x'].size(0) new entry 1 -> 2; 2 -> 3; 3 -> 4; 4 -> 5 and 3 more a.py:3 in forward 1 to 7 7 3.50 compile.dynamic=true" in told
 
 
 def test_tuned_kernels_have_their_time_and_why_others_stay_apart_is_said():
@@ -151,7 +241,7 @@ def test_tuned_kernels_have_their_time_and_why_others_stay_apart_is_said():
     made(events.KernelTuned(region="net", kernel="add_gelu", winner="b", candidates=(("a", 500.0), ("b", 250.0))))
     made(events.FusionDecided(region="net", kernel="add_gelu", members=("sum",), bytes_saved=0, fused=False, reason="other sizes"))
     told = text_of(page_of(RunRecord(summary(), made)))
-    assert "add_gelu net 4 2.000 250.0 2 add, gelu" in told and "tuned: b of 2 (b 250.0 us, a 500.0 us)" in told
+    assert "add_gelu add, gelu net 4 1.00 ms 2.000 2.0 1 line, 3 decisions" in told and "tuned: b of 2 (b 250.0 us, a 500.0 us)" in told
     assert "Why kernels were not joined: 1 reasons" in told and "other sizes 1" in told
 
 
@@ -171,7 +261,8 @@ def test_links_within_the_page_have_their_places():
 
 def test_tables_and_charts_are_told_to_who_cannot_see_them(page):
     assert page.count("<table") == page.count("<caption>") and not re.search(r"<th>|<th class", page)
-    assert page.count('tabindex="0" role="region" aria-label="') == 6 + 3
+    assert page.count('tabindex="0" role="region" aria-label="') == 4  # tables that may scroll
+    assert page.count("<figure>") == page.count("<figcaption>") and page.count('<svg role="img"') == 2 * page.count("<figure>")
     for name in re.findall(r'<input [^>]*id="([\w-]+)"', page):
         assert f'<label for="{name}">' in page and f'<output for="{name}" aria-live="polite">' in page
     levels = [int(level) for level in re.findall(r"<h(\d)", page)]
@@ -187,12 +278,13 @@ def test_the_page_needs_no_network_and_is_small(page):
 
 
 def test_charts_are_drawn_with_words(page):
-    assert page.count('<svg role="img"') == 6 and page.count("<title>") > 40
-    assert "Milliseconds of each training batch" in page and "currentColor" in page
+    assert page.count('<svg role="img"') == 2 * 5 and page.count("<title>") > 40
+    assert "the milliseconds of its batches" in page and "currentColor" in page
+    assert page.count('class="for-wide"') == page.count('class="for-phones"') == 5
 
 
 def test_few_batches_have_no_charts_and_a_missing_package_is_named(monkeypatch):
-    assert "<svg" not in page_of(RunRecord(summary(timeline=summary()["timeline"][:5]), ledger()))
+    assert "The run was too short for charts over time." in page_of(RunRecord(summary(timeline=summary()["timeline"][:5]), ledger()))
     monkeypatch.setattr(charts, "DRAWS", "no_such_package")
     assert "pip install vl-convert-python" in page_of(RunRecord(summary(), ledger()))
 
@@ -204,7 +296,7 @@ def test_a_long_run_has_as_many_points_as_a_short_one():
 
 
 def test_the_most_memory_of_each_point_is_kept():
-    assert timeline([1.0, 2.0], [0.0, 1.0], [5, 7]) == ((0, 0.0, 1.0, 1.0, 5), (1, 1.0, 2.0, 2.0, 7))
+    assert timeline([1.0, 2.0], [0.0, 1.0], [5, 7]) == ((0, 0.0, 1.0, 1.0, 5, 1.0), (1, 1.0, 2.0, 2.0, 7, 2.0))
     rows = timeline([1.0] * 1000, [0.0] * 1000, [int(i == 500) for i in range(1000)])
     assert max(row[4] for row in rows) == 1
     held = Held()

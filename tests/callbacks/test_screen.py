@@ -13,7 +13,8 @@ from rich.console import Console
 
 import dynacompile
 from dynacompile.callbacks import DynamoCallback
-from dynacompile.callbacks.outcome import NOT_CALLED, Outcome, screen
+from dynacompile.callbacks.outcome import NOT_CALLED, Outcome
+from dynacompile.callbacks.screen import screen
 from tests.callbacks.conftest import Regression
 
 EAGER = {"backend": "eager", "measure_after": 2, "measure_steps": 1}
@@ -113,6 +114,13 @@ def test_limits_and_recompiles_are_shown_with_what_to_do(fit, tmp_path):
     assert "limits hit 1: eager from there on" in text and "to allow more: compile.modules={net: {recompile_limit: 6}}" in text
     assert "expected: each value has an entry of its own" in text
     assert "limit of 3 entries: " in page(tmp_path) and "compile.modules={net: {recompile_limit: 6}}" in page(tmp_path)
+
+
+def test_the_screen_names_the_page_of_the_run(fit, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    fit(DynamoCallback({**EAGER, "measure_steps": 0}))
+    (file,) = tmp_path.rglob("compile_report.html")
+    assert f"report {file}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_run_without_a_compiler_says_so(fit, tmp_path):

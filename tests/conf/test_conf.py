@@ -95,6 +95,37 @@ def test_a_users_own_app_composes_compile_without_torch_and_finds_nothing_else_o
     assert values == list(others.values())
 
 
+APP = """
+import sys, hydra
+@hydra.main(version_base="1.3", config_path=".", config_name="own")
+def main(cfg):
+    print("began", cfg.compile.modules, "torch" in sys.modules)
+main()
+"""
+
+
+def own_app(folder, config: str, *arguments: str) -> subprocess.CompletedProcess:
+    (folder / "own.yaml").write_text(f"defaults: [{{compile: default}}, _self_]\n{config}")
+    (folder / "app.py").write_text(APP)
+    return subprocess.run([sys.executable, "app.py", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments"),
+    [("", ["compile.moode=default"]), ("compile: {moode: default}", []), ("", ["-m", "hydra/sweeper=each_alone", "compile.moode=default"])],
+    ids=["command line", "file", "job of a sweep"],
+)
+def test_an_own_app_with_a_wrong_key_ends_before_it_begins_and_says_the_nearest(config, arguments, tmp_path):
+    done = own_app(tmp_path, config, *arguments)
+    assert "unknown key compile.moode: did you mean 'mode' or 'modules'?" in done.stderr + done.stdout
+    assert "began" not in done.stdout and "Traceback" not in done.stderr
+
+
+def test_an_own_app_takes_options_of_modules_without_a_plus_and_imports_no_torch_for_it(tmp_path):
+    done = own_app(tmp_path, "", "compile.modules.net.mode=default", "compile.modules.net.blocks.$.fuse=false")
+    assert done.returncode == 0 and done.stdout.strip() == "began {'net': {'mode': 'default', 'blocks': {'$': {'fuse': False}}}} False"
+
+
 def test_help_of_train_py_names_every_group_and_the_forms_of_overrides():
     text = (FOLDER / "hydra" / "help" / "train.yaml").read_text()
     for said in ("$APP_CONFIG_GROUPS", "compile.show=true", "compile.modules.net.blocks.*.mode=", "type:Block", "compile=none,default", "--cfg job"):

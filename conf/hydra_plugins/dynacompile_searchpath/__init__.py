@@ -1,7 +1,8 @@
 """Puts dynacompile's config group `compile` on the search path of every Hydra app, so that a user's own config can say `- compile: default`.
 
-Nothing else of ours is found there but `hydra/callbacks: comparison`, the table at the end of a sweep: the groups model, data, trainer, logger, callbacks and
-experiment are those of train.py alone. Hydra imports this module at the start of every app: it must not import torch, hence not the package `dynacompile`.
+Nothing else of ours is found there but `hydra/callbacks`: the table at the end of a sweep (`comparison`), and the check that the group brings along. The groups
+model, data, trainer, logger, callbacks and experiment are those of train.py alone.
+Hydra imports this module at the start of every app: it must not import torch, hence not the package `dynacompile`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import OmegaConf
 
 GROUPS = ("compile", "hydra/callbacks")
 
@@ -48,7 +50,10 @@ class SharedConfigs(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         if not is_shared(config_path):
             raise ConfigLoadError(f"Config not found : {config_path}")
-        return super().load_config(config_path)
+        found = super().load_config(config_path)
+        if config_path.startswith("compile/"):
+            OmegaConf.set_struct(found.config, False)  # options of modules need no `+`; keys are checked by keys.py, which says the nearest ones
+        return found
 
     def is_group(self, config_path: str) -> bool:
         return (is_shared(config_path) or leads_to_shared(config_path)) and super().is_group(config_path)

@@ -59,6 +59,10 @@ class EachAlone(BasicSweeper):
         for first, jobs in self.batches(arguments):
             for start, part in self.composed(first, jobs, returns):
                 returns |= self.launched(start, part)
+        if "comparison" not in (OmegaConf.select(self.config, "hydra.callbacks") or {}):  # which tells of each failed job as it ends
+            for number, ended in sorted(returns.items()):
+                if ended.status == JobStatus.FAILED:
+                    print(f"job {number} failed: {ended._return_value}", file=sys.stderr)
         return [returns[number] for number in sorted(returns)]
 
     def batches(self, arguments: list[str]) -> Iterator[tuple[int, Sequence[Overrides]]]:

@@ -6,14 +6,12 @@ Of the activations, those with exponentials take as long in the library as in a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.fx
 
 from dynacompile.autograd.facts import geometry
 from dynacompile.autograd.passes.products import chain_of, replace_chain
-from dynacompile.ops.product_costs import Product, choose
+from dynacompile.ops.product_costs import Product, choose, library_multiplies
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor
 
@@ -21,18 +19,6 @@ aten = torch.ops.aten
 Scalars = tuple[float, ...]
 LAYER = "mkldnn._linear_pointwise.default"
 ACTIVATIONS: dict[object, str] = {aten.leaky_relu.default: "leaky_relu", aten.hardswish.default: "hardswish"}
-
-
-def supported(dtype: torch.dtype) -> bool:
-    """Whether oneDNN has products of this dtype on this machine."""
-    asked = SUPPORT.get(dtype)
-    return asked is not None and torch.backends.mkldnn.is_available() and bool(torch.backends.mkldnn.enabled) and asked()
-
-
-SUPPORT: dict[torch.dtype, Callable[[], bool]] = {
-    torch.bfloat16: lambda: of_torch.is_mkldnn_bf16_supported(),
-    torch.float16: lambda: of_torch.is_mkldnn_fp16_supported(),
-}
 
 
 def add_biases(graph: torch.fx.Graph) -> torch.fx.Graph:
@@ -71,7 +57,7 @@ def is_layer(node: torch.fx.Node) -> bool:
     if node.target is not aten.addmm.default or node.kwargs:
         return False
     val, (bias, a, b) = node.meta["val"], (n.meta["val"] for n in node.args)  # type: ignore[union-attr]
-    if val.device.type != "cpu" or not supported(val.dtype) or any(t.dtype != val.dtype or t.device != val.device for t in (bias, a, b)):
+    if val.device.type != "cpu" or not library_multiplies(val.dtype) or any(t.dtype != val.dtype or t.device != val.device for t in (bias, a, b)):
         return False
     plain = all(type(n) is int and n > 0 for t in (bias, b) for n in t.shape) and type(a.shape[0]) is int and a.shape[0] > 1
     if not plain or tuple(bias.shape) != (b.shape[1],) or bias.stride() != (1,) or not a.is_contiguous() or not (b.is_contiguous() or b.t().is_contiguous()):

@@ -7,9 +7,9 @@ from collections.abc import Set
 import torch
 import torch.fx
 
-from dynacompile.autograd.passes.cpu_products import LAYER, supported
+from dynacompile.autograd.passes.cpu_products import LAYER
 from dynacompile.ops.packed import PACKED_PRODUCT
-from dynacompile.ops.product_costs import Product, choose
+from dynacompile.ops.product_costs import Product, choose, library_multiplies
 
 aten = torch.ops.aten
 ROWS = 256  # of float32, above which packing gains nothing
@@ -64,4 +64,4 @@ def pays(node: torch.fx.Node, x: torch.fx.Node, weight: torch.fx.Node, turned: b
         return False
     if val.dtype == torch.float32:
         return torch.backends.mkl.is_available() and m <= ROWS and (m > 2 or k * n < VECTOR)
-    return supported(val.dtype)
+    return library_multiplies(val.dtype)

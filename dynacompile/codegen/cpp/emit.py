@@ -63,7 +63,7 @@ def emit(kernel: Kernel, entry: str, loops: Plan) -> str:
 
 def emit_call(kernel: Kernel, call: Call, entry: str) -> str:
     """The function of a template."""
-    template = product if call.template == "rows_product" else attention
+    template = product if call.template == "blocked_product" else attention
     out = Text()
     out.line(template.HEADER)
     for line in comments(kernel):

@@ -22,13 +22,13 @@ def grouped(nest: Nest, lanes: int) -> tuple[Nest, int]:
     r = nest.r_axes
     if len(r) < 2 or nest.adds or nest.scans() or not all(op.attr in ("sum", "prod", "max", "min") for op in nest.body if op.name == "reduce"):
         return nest, 1
-    within = r[-1]
-    steps = [a.size for a in r[:-1] if isinstance(a.size, int) and a.size >= FEWEST_STEPS]
-    if not isinstance(within.size, int) or not 1 < within.size <= lanes or not steps:
-        return nest, 1
-    for groups in nest.x_axes:
-        if isinstance(groups.size, int) and groups.size * within.size >= 2 * lanes and runs_through(nest, groups, within):
-            return over_single_axis(nest, groups, within), within.size
+    for within in reversed(r):
+        steps = [a.size for a in r if a != within and isinstance(a.size, int) and a.size >= FEWEST_STEPS]
+        if not isinstance(within.size, int) or not 1 < within.size <= lanes or not steps:
+            continue
+        for groups in nest.x_axes:
+            if isinstance(groups.size, int) and groups.size * within.size >= 2 * lanes and runs_through(nest, groups, within):
+                return over_single_axis(nest, groups, within), within.size
     return nest, 1
 
 
@@ -44,7 +44,7 @@ def runs_through(nest: Nest, groups: Axis, within: Axis) -> bool:
         if any(v.name[0] == "%" for v in index.variables()) or inner is None or outer is None:
             return False
         if level[i] == "r" and isinstance(op.attr, Access):
-            if inner not in (0, 1) or outer != inner * within.size:
+            if outer != inner * within.size:
                 return False
             found = found or inner == 1
     return found

@@ -47,6 +47,20 @@ DC_INTRINSIC __m256d _mm256_fmadd_pd(__m256d a, __m256d b, __m256d c) { return (
 DC_INTRINSIC __m256 _mm256_cvtph_ps(__m128i x) { return (__m256)__builtin_ia32_vcvtph2ps256((v8hi)x); }
 #define _mm256_cvtps_ph(x, mode) ((__m128i)__builtin_ia32_vcvtps2ph256((v8sf)(x), mode))
 #endif
+#ifdef __AVX2__
+typedef int v4si __attribute__((vector_size(16)));
+typedef long long v4di __attribute__((vector_size(32)));
+DC_INTRINSIC int _mm_movemask_ps(__m128 x) { return __builtin_ia32_movmskps((v4sf)x); }
+DC_INTRINSIC int _mm256_movemask_ps(__m256 x) { return __builtin_ia32_movmskps256((v8sf)x); }
+DC_INTRINSIC __m256 _mm256_load_ps(const float* p) { return *(const __m256*)p; }
+DC_INTRINSIC __m256 _mm256_permutevar8x32_ps(__m256 x, __m256i at) { return (__m256)__builtin_ia32_permvarsf256((v8sf)x, (v8si)at); }
+DC_INTRINSIC __m128i _mm_maskload_epi32(const int* p, __m128i m) { return (__m128i)__builtin_ia32_maskloadd((const v4si*)p, (v4si)m); }
+DC_INTRINSIC __m256i _mm256_maskload_epi32(const int* p, __m256i m) { return (__m256i)__builtin_ia32_maskloadd256((const v8si*)p, (v8si)m); }
+DC_INTRINSIC __m256i _mm256_maskload_epi64(const long long* p, __m256i m) { return (__m256i)__builtin_ia32_maskloadq256((const v4di*)p, (v4di)m); }
+DC_INTRINSIC void _mm_maskstore_epi32(int* p, __m128i m, __m128i x) { __builtin_ia32_maskstored((v4si*)p, (v4si)m, (v4si)x); }
+DC_INTRINSIC void _mm256_maskstore_epi32(int* p, __m256i m, __m256i x) { __builtin_ia32_maskstored256((v8si*)p, (v8si)m, (v8si)x); }
+DC_INTRINSIC void _mm256_maskstore_epi64(long long* p, __m256i m, __m256i x) { __builtin_ia32_maskstoreq256((v4di*)p, (v4di)m, (v4di)x); }
+#endif
 DC_INTRINSIC __m128i _mm_cvtsi64_si128(long long x) { return __m128i{x, 0}; }
 DC_INTRINSIC long long _mm_cvtsi128_si64(__m128i x) { return x[0]; }
 

@@ -34,6 +34,8 @@ ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
 SCANNED = 4  # elements of an axis whose lanes are worth scans of their own
 SCRATCH_BYTES = 128 * 1024  # of values kept for a later pass over a row, on the thread's stack
 LIST_TILE = 8192  # elements of a block of a member of a list: small beside a list that is worth several threads, large beside what a block costs
+NEAR_BYTES = 64 * 1024  # the same of values that are cheap, which have to be near
+SPARED = 5  # operations that reading a kept value has to spare, where storing and loading it is two
 TILE_BYTES = 64 * 1024  # of values kept for a later pass over a column tile
 TURNED_BYTES = 256 * 1024  # the same of values from transposed blocks, which cost more to make again than to read from the second-level cache
 MOST_CHUNKS = 256
@@ -208,13 +210,16 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
         crossing = crossing_axis(nest, lane) or axis_around_short_lanes(lane, outer)
         outer, middle = tuple(a for a in outer if a != crossing), () if crossing is None else (crossing,)
     wide_values = any(deep[i] and op.dtype.itemsize == 8 and op.name not in ("store", "constant") for i, op in enumerate(nest.body))
-    reduced = prod(a.size for a in nest.r_axes)
+    reduced = reduced_over(nest)
     if type(reduced) is Index or reduced >= 2**31:
         wide_values = wide_values or any(op.name == "reduce" and op.attr in ("argmax", "argmin") for op in nest.body)
     weight = sum(COSTLY.get(op.name, 0.25) if op.name not in ("load", "store") else 1 for op in nest.body) / 3
     work = prod(hint(a.size) for a in nest.axes) * weight
     crossed = crossed_ops(nest, lane, middle[0]) if lane is not None and len(middle) == 1 and shape != "row" else frozenset()
     kept = values_to_keep(nest, level, deep, when, passes, crossed) if passes > 1 else frozenset()
+    if passes > 1 and shape == "row":
+        further = with_cheaper_values(nest, level, deep, when, passes, kept)
+        kept = further if bytes_kept(nest, further) * expected(extent(reduced_over(nest))) <= NEAR_BYTES else kept
     size = sizes(nest, shape, lane, outer, middle, kept if not choice.again else frozenset(), 0 if listed else work, bool(crossed))
     if listed and shape == "pointwise" and not middle:
         size = replace(size, tile=LIST_TILE)
@@ -383,6 +388,36 @@ def values_to_keep(
     return frozenset(kept)
 
 
+def with_cheaper_values(nest: Nest, level: tuple[str, ...], deep: tuple[bool, ...], when: tuple[int, ...], passes: int, kept: frozenset[int]) -> frozenset[int]:
+    """`kept`, and those values of a row that an earlier pass has and that a later one would need several operations for by itself."""
+
+    def costs(ids: list[int]) -> float:
+        names = [nest.body[i].name for i in ids if deep[i] and level[i] == "r"]
+        return sum(3 * COSTLY.get(name, 1 / 3) for name in names if name not in ("constant", "index", "store"))
+
+    found, had = set(kept), set[int]()
+    for k in range(passes):
+        starts = roots(nest, level, when, passes, k)
+        now = closure(nest, starts, found & had)
+        for i in sorted(set(now) & had - found, reverse=True):
+            if level[i] == "r" and deep[i] and nest.body[i].name not in ("load", "constant", "index", "store", "reduce"):
+                without = closure(nest, starts, (found & had) | {i})
+                if costs(now) - costs(without) >= SPARED:
+                    found.add(i)
+                    now = without
+        had |= set(now)
+    return frozenset(found)
+
+
+def bytes_kept(nest: Nest, kept: frozenset[int]) -> int:
+    """Of an element of a row."""
+    return sum(nest.body[i].dtype.itemsize if nest.body[i].dtype != torch.bool else 4 for i in kept)
+
+
+def reduced_over(nest: Nest) -> Extent:
+    return prod(a.size for a in nest.r_axes)
+
+
 def crossing_axis(nest: Nest, lane: Axis | None) -> Axis | None:
     """An x axis along which accesses are consecutive that stride along the lanes: a transpose, walked in blocks."""
     if lane is None:
@@ -430,7 +465,7 @@ def sizes(
     """Tile, chunk, whether chunks run in parallel, and whether kept values fit."""
     points, steps = prod(expected(a.size) for a in outer), prod(expected(a.size) for a in middle)
     length = 1 if lane is None else expected(lane.size)
-    kept_bytes = sum(nest.body[i].dtype.itemsize if nest.body[i].dtype != torch.bool else 4 for i in kept)
+    kept_bytes = bytes_kept(nest, kept)
     if shape == "pointwise":
         if middle:
             tile = next((t for t in (CROSSING, CROSSING // 2) if points * -(-length // t) >= FEW_TASKS), CROSSING // 4)

@@ -168,7 +168,7 @@ int main() {
   if (wrong_bands<i32, width<i32> + 3>()) return 6;
   if (wrong_bands<bf16, width<bf16>>() || wrong_bands<f16, width<f16>>()) return 7;
   if (wrong_counts<19>()) return 8;
-  if (wrong_masked<f32, width<f32>>() || wrong_masked<i16, width<i16>>()) return 9;
+  if (wrong_masked<f32, width<f32>>() || wrong_masked<i16, width<i16>>() || wrong_masked<i32, width<i32> + 3>()) return 9;
   if (wrong_steps<f32>() || wrong_steps<f64>() || wrong_steps<i32>() || wrong_steps<i64>() || wrong_steps<f16>()) return 10;
   if (wrong_turned<f32, 19, 33>() || wrong_turned<f64, 9, 16>() || wrong_turned<bf16, 32, 18>() || wrong_turned<i8, 33, 17>()) return 11;
   if (wrong_joined<f32, 3, 3>() || wrong_joined<f64, 3, 3>() || wrong_joined<i32, 5, 2>() || wrong_joined<u8, 3, 3>() || wrong_joined<bf16, 4, 5>()) return 12;

@@ -1,7 +1,8 @@
-"""Products of matrices with many rows as C++ text: the template of product.h, with the extents and strides of one kernel."""
+"""Products of matrices as C++ text: the template of product.h, with the extents and strides of one kernel."""
 
 from __future__ import annotations
 
+from dynacompile.codegen.cpp.render import memory_type
 from dynacompile.ir.calls import Call
 from dynacompile.ir.loops import Buffer
 from dynacompile.ir.schedule import Kernel
@@ -16,13 +17,14 @@ def statements(kernel: Kernel, call: Call) -> list[str]:
     added: Buffer | None = call.argument("self") if adds else None
     a, b = (call.argument(name) for name in (("mat1", "mat2") if adds else ("self", "mat2")))
     (out,) = call.outputs()
-    turned = b.stride[1] != 1
+    element, turned, columns = memory_type(a.dtype), b.stride[1] != 1, a.stride[1] != 1
     apart = 0 if added is None or len(added.size) == 1 or added.size[0] == 1 else added.stride[0]
 
     def pointer(view: Buffer | None, element: str) -> str:
         return "nullptr" if view is None else f"({element}*)params[{places[str(view.base)]}] + ({view.offset})"
 
-    fields = [*(pointer(view, "const f32") for view in (a, b, added)), pointer(out, "f32")]
-    fields += map(str, (a.size[0], b.stride[1 if turned else 0], apart, out.stride[0]))
-    sizes = f"Sizes<{b.size[1]}, {b.size[0]}, {a.stride[0]}, {str(turned).lower()}>"
-    return [f"const RowsProduct<{sizes}> product = {{", *(f"  {field}," for field in fields), "};", "product.run();"]
+    fields = [*(pointer(view, f"const {element}") for view in (a, b, added)), pointer(out, element)]
+    fields += map(str, (*a.size, a.stride[1], b.stride[1 if turned else 0], apart, out.stride[0]))
+    layout = f"{str(columns).lower()}, {0 if columns else a.stride[0]}, {str(turned).lower()}"
+    sizes = f"Sizes<{element}, {b.size[1]}, {layout}>"
+    return [f"const BlockedProduct<{sizes}> product = {{", *(f"  {field}," for field in fields), "};", "product.run();"]

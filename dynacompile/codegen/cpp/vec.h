@@ -43,6 +43,7 @@ template <class T, int N> using vec = typename VectorOf<T, N>::type;
 #define DC_AVX512 1
 constexpr int lanes_of(int bytes) { return bytes == 8 ? 8 : 16; }
 #elif defined(__AVX2__)
+#define DC_AVX2 1
 constexpr int lanes_of(int bytes) { return bytes == 8 ? 4 : 8; }
 #else
 constexpr int lanes_of(int bytes) { return 4; }
@@ -113,8 +114,31 @@ struct First {
 // constant in it, where its leading 64-bit words are equal and the rest is zero, a broadcast to all lanes (with AVX-512, at any -O).
 template <int W, class T> INLINE vec<T, W> read(const T* p) { return *(const typename VectorOf<T, W>::anywhere*)p; }
 template <class V> INLINE void write(elem<V>* p, V v) { *(typename VectorOf<elem<V>, lanes<V>>::anywhere*)p = v; }
+#ifdef DC_AVX2
+// AVX2 accesses lanes of 4 and of 8 bytes by a mask, a vector of integers of that width.
+template <class T, int W> constexpr bool masked_access = (sizeof(T) == 4 && (W == 4 || W == 8)) || (sizeof(T) == 8 && W == 4);
+template <class V> INLINE bits_of<V> mask_of_bits(u32 bits) {
+  using I = elem<bits_of<V>>;
+  const auto powers = all<lanes<V>>((I)1) << iota<lanes<V>, I>(0, 1);
+  return (all<lanes<V>>((I)bits) & powers) == powers;
+}
+template <class T, class M> INLINE vec<T, lanes<M>> read_where(const T* p, M mask) {
+  using V = vec<T, lanes<M>>;
+  if constexpr (sizeof(T) == 8) return bit_cast<V>(_mm256_maskload_epi64((const long long*)p, bit_cast<__m256i>(mask)));
+  else if constexpr (lanes<M> == 8) return bit_cast<V>(_mm256_maskload_epi32((const int*)p, bit_cast<__m256i>(mask)));
+  else return bit_cast<V>(_mm_maskload_epi32((const int*)p, bit_cast<__m128i>(mask)));
+}
+template <class T, class V, class M> INLINE void write_where(T* p, V v, M mask) {
+  if constexpr (sizeof(T) == 8) _mm256_maskstore_epi64((long long*)p, bit_cast<__m256i>(mask), bit_cast<__m256i>(v));
+  else if constexpr (lanes<M> == 8) _mm256_maskstore_epi32((int*)p, bit_cast<__m256i>(mask), bit_cast<__m256i>(v));
+  else _mm_maskstore_epi32((int*)p, bit_cast<__m128i>(mask), bit_cast<__m128i>(v));
+}
+#endif
 template <int W, class T> INLINE vec<T, W> read(const T* p, u32 bits) {
   using V = vec<T, W>;
+#ifdef DC_AVX2
+  if constexpr (masked_access<T, W>) return read_where(p, mask_of_bits<V>(bits));
+#endif
 #ifdef DC_AVX512
   constexpr int size = sizeof(V), e = sizeof(T);
   if constexpr (e == 8 && size == 64) return bit_cast<V>(_mm512_maskz_loadu_epi64((__mmask8)bits, p));
@@ -131,6 +155,9 @@ template <int W, class T> INLINE vec<T, W> read(const T* p, u32 bits) {
   return v;
 }
 template <class V> INLINE void write(elem<V>* p, V v, u32 bits) {
+#ifdef DC_AVX2
+  if constexpr (masked_access<elem<V>, lanes<V>>) return write_where(p, v, mask_of_bits<V>(bits));
+#endif
 #ifdef DC_AVX512
   constexpr int size = sizeof(V), e = sizeof(elem<V>);
   if constexpr (e == 8 && size == 64) return _mm512_mask_storeu_epi64(p, (__mmask8)bits, bit_cast<__m512i>(v));
@@ -150,6 +177,10 @@ template <class M> INLINE u32 bits_of_mask(M m) {
 #ifdef DC_AVX512
   if constexpr (lanes<M> == 16) return _mm512_movepi32_mask(bit_cast<__m512i>(m));
   if constexpr (lanes<M> == 8) return _mm256_movepi32_mask(bit_cast<__m256i>(m));
+#endif
+#ifdef DC_AVX2
+  if constexpr (lanes<M> == 8) return _mm256_movemask_ps(bit_cast<__m256>(m));
+  if constexpr (lanes<M> == 4) return _mm_movemask_ps(bit_cast<__m128>(m));
 #endif
   u32 bits = 0;
   for (int i = 0; i < lanes<M>; ++i) bits |= (u32)(m[i] & 1) << i;
@@ -256,16 +287,28 @@ template <class V> INLINE auto widen_mask(mask_of<V> m) {
   if constexpr (sizeof(elem<V>) == 4) return m;
   else return __builtin_convertvector(m, bits_of<V>);
 }
+template <int W, class T, class M, class On> INLINE vec<T, W> read_if(M mask, const T* p, On on) {
+#ifdef DC_AVX2
+  if constexpr (masked_access<T, W>) return read_where(p, widen_mask<vec<T, W>>(on.pick(mask, M{})));
+#endif
+  return read<W>(p, bits_of_mask(mask) & on.template bits<W>());
+}
+template <class V, class M, class On> INLINE void write_if(M mask, elem<V>* p, V x, On on) {
+#ifdef DC_AVX2
+  if constexpr (masked_access<elem<V>, lanes<V>>) return write_where(p, x, widen_mask<V>(on.pick(mask, M{})));
+#endif
+  write(p, x, bits_of_mask(mask) & on.template bits<lanes<V>>());
+}
 // Where the mask is false: `other`, and no memory is touched.
 template <int W, class T, class M, class V, class On> INLINE auto load_if(M mask, const T* p, V other, On on) {
   auto q = (const typename Bits<T>::type*)p;
-  auto x = values<T>(read<W>(q, bits_of_mask(mask) & on.template bits<W>()));
+  auto x = values<T>(read_if<W>(mask, q, on));
   using X = decltype(x);
   return widen_mask<X>(mask) ? x : X(all<W>(other));
 }
 template <class T, class M, class V, class On> INLINE void store_if(M mask, T* p, V x, On on) {
   auto raw = memories<T>(x);
-  write((elem<decltype(raw)>*)p, raw, bits_of_mask(mask) & on.template bits<lanes<V>>());
+  write_if(mask, (elem<decltype(raw)>*)p, raw, on);
 }
 // Lane by lane, for accesses that are not consecutive: f(lane) is a scalar value.
 template <int W, class F, class On> INLINE auto gather(F f, On on) {

@@ -314,22 +314,44 @@ INLINE vec<f32, 16> erf_quarters(vec<f32, 16> x) {
   for (int i = 5; i >= 0; --i) g = fma(g, u, bit_cast<V>(_mm512_permutexvar_ps(bit_cast<__m512i>(k), _mm512_load_ps(c[i]))));
   return at_least(at_most(x * g, 1.0f), -1.0f);
 }
-template <class V> INLINE vec<f32, 16> repeated(V x) {
-  vec<f32, 16> r;
-  for (int i = 0; i < 16; ++i) r[i] = x[i % lanes<V>];
+#elif defined(DC_AVX2)
+// erf(x) = x g(|x|), g by eight pieces of |x| < 4, of width 8/15 around k 8/15, in |x| 15/8 - k: the coefficients are looked up in registers.
+INLINE vec<f32, 8> erf_eighths(vec<f32, 8> x) {
+  alignas(32) static constexpr f32 c[7][8] = {
+      {1.12837917f, 1.02993604f, 0.81428623f, 0.61021774f, 0.467553285f, 0.374939085f, 0.312498117f, 0.267857108f},
+      {0.0f, -0.180907056f, -0.2263032f, -0.174329625f, -0.113910661f, -0.0748036582f, -0.0520763027f, -0.0382651589f},
+      {-0.106987005f, -0.060594269f, 0.0102736862f, 0.0332980474f, 0.0250897763f, 0.0146988312f, 0.00866792102f, 0.00546616722f},
+      {0.0f, 0.0258828115f, 0.0167363429f, 0.000261034544f, -0.00398553517f, -0.00270922755f, -0.00143226497f, -0.000780504403f},
+      {0.00912772738f, 0.00194473245f, -0.00483307839f, -0.00258048123f, 1.60713498e-5f, 0.00040251139f, 0.000229222582f, 0.000111166874f},
+      {0.0f, -0.00209506609f, -0.000270584891f, 0.000725295932f, 0.000251239698f, -1.83558942e-5f, -3.26480307e-5f, -1.57506041e-5f},
+      {-0.000603552365f, 5.27118344e-5f, 0.000358757443f, -2.06988745e-5f, -8.17927602e-5f, -1.4010467e-5f, 2.99139242e-6f, 2.10957384e-6f},
+  };
+  using V = vec<f32, 8>;
+  const f32 base = Float<f32>::shift, scale = 1.875f;
+  V a = at_most(abs(x), 3.999f), t = fma(a, scale, V{} + base), u = fma(a, scale, base - t), g = V{};  // the last three bits of t are k
+  for (int i = 6; i >= 0; --i) g = fma(g, u, bit_cast<V>(_mm256_permutevar8x32_ps(_mm256_load_ps(c[i]), bit_cast<__m256i>(t))));
+  return at_least(at_most(x * g, 1.0f), -1.0f);
+}
+#endif
+// Lanes of x again and again, and the first ones of a longer vector.
+template <int N, class V> INLINE vec<elem<V>, N> repeated(V x) {
+  vec<elem<V>, N> r;
+  for (int i = 0; i < N; ++i) r[i] = x[i % lanes<V>];
   return r;
 }
-template <class V> INLINE V first_lanes(vec<f32, 16> x) {
+template <class V, class Longer> INLINE V first_lanes(Longer x) {
   V r;
   for (int i = 0; i < lanes<V>; ++i) r[i] = x[i];
   return r;
 }
-#endif
 template <class V> INLINE V erf_v(V x) {
   if constexpr (!is_f32<V>) return erf_lanes(x);
 #ifdef DC_AVX512
   else if constexpr (sizeof(V) == 64) return erf_quarters(x);
-  else if constexpr (sizeof(V) == 16 || sizeof(V) == 32) return first_lanes<V>(erf_quarters(repeated(x)));
+  else if constexpr (sizeof(V) == 16 || sizeof(V) == 32) return first_lanes<V>(erf_quarters(repeated<16>(x)));
+#elif defined(DC_AVX2)
+  else if constexpr (sizeof(V) == 32) return erf_eighths(x);
+  else if constexpr (sizeof(V) == 16) return first_lanes<V>(erf_eighths(repeated<8>(x)));
 #endif
   else {
     static constexpr f32 near[] = {1.12837917f - 1.0f, -0.376126353f, 0.112837197f, -0.0268607528f, 0.00520443605f, -0.000818192755f, 8.53884029e-5f};
@@ -391,9 +413,9 @@ INLINE vec<f32, 16> ndtr_pieces(vec<f32, 16> x) {
 template <class V> INLINE V ndtr_v(V x) {
 #ifdef DC_AVX512
   if constexpr (is_f32<V> && sizeof(V) == 64) return ndtr_pieces(x);
-  else if constexpr (is_f32<V>) return first_lanes<V>(ndtr_pieces(repeated(x)));
+  else if constexpr (is_f32<V>) return first_lanes<V>(ndtr_pieces(repeated<16>(x)));
 #endif
-  return (erf_v(x * (elem<V>)0.70710678118654752) + 1) * (elem<V>)0.5;
+  return fma(erf_v(x * (elem<V>)0.70710678118654752), (elem<V>)0.5, V{} + (elem<V>)0.5);
 }
 
 // Whether |x| is above the bound, or x a NaN, in any lane.

@@ -1,0 +1,131 @@
+"""The one screen of text that a run ends with: what a step gained, what was compiled, how training went, and where to read more."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from dynacompile import events
+from dynacompile.callbacks import times as step_times
+from dynacompile.quoting import printable_lines
+
+if TYPE_CHECKING:
+    from dynacompile.callbacks.outcome import Outcome
+
+SHOWN_ROWS = 4
+SHOWN_CHANGES = 3
+GROUPS = frozenset(("compiled", "training", "report", "logs"))  # rows above which a line stays empty
+WORRIES = frozenset(("ended by", "not compiled", "limits hit"))
+WIDEST = 110  # columns of text, which longer lines are hard to read beyond
+Facts = list[tuple[str, str]]
+
+
+def facts(outcome: Outcome) -> Facts:
+    """The screen's rows: name and value. A row without a name goes on with what the one above it says."""
+    return [*gained(outcome), *made(outcome), *went(outcome), *(("logs" if i == 0 else "", place) for i, place in enumerate(outcome.logs))]
+
+
+def gained(outcome: Outcome) -> Facts:
+    """How long a step takes, eager and compiled."""
+    times = outcome.times
+    if not outcome.compiled and times is not None:
+        times = dataclasses.replace(times, compiled=None)
+    ended = [("ended by", outcome.ended)] if outcome.ended else []
+    return [*ended, *step_times.rows(times, outcome.unmeasured, outcome.ledger.compile_seconds, outcome.steps), *outcome.communication.rows()]
+
+
+def made(outcome: Outcome) -> Facts:
+    """What was compiled, and what was in the way."""
+    ledger, counts = outcome.ledger, outcome.ledger.metrics()
+    rows = compiled_rows(outcome)
+    rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counts['graphs']:.0f} graphs, {counts['kernels']:.0f} kernels"))
+    rows.append(("graph breaks", f"{counts['graph_breaks']:.0f}"))
+    rows += [("", line) for line in most_frequent(f"[{e.code}] {e.reason} at {e.site}" for e in ledger.breaks)]
+    if skipped := list(ledger.of(events.FrameSkipped)):
+        rows.append(("left to Python", f"{len(skipped)} functions" if len(skipped) > 1 else "1 function"))
+        rows += [("", line) for line in most_frequent(f"{e.site}: {e.reason}" for e in skipped)]
+    rows.append(("recompiles", f"{counts['recompiles']:.0f}"))
+    rows += [("", line) for line in most_frequent(recompile_line(e) for e in ledger.recompiles)]
+    if limits := list(ledger.of(events.LimitHit)):
+        rows.append(("limits hit", f"{len(limits)}: eager from there on"))
+        rows += [("", line) for line in most_frequent(f"{e.frame}, {e.limit} entries: {e.guard}; to allow more: {e.override}" for e in limits)]
+    rows += outcome.notes
+    return rows + [("tried" if i == 0 else "", trial.line()) for i, trial in enumerate(outcome.trials)]
+
+
+def went(outcome: Outcome) -> Facts:
+    """How training went."""
+    rows = []
+    if outcome.train_step_ms is not None:
+        rows.append(("training", f"{outcome.steps} batches of {outcome.train_step_ms:.1f} ms (median, with optimizer), {outcome.fit_seconds:.0f} s in all"))
+    rows += [(name, f"{value:.4f}") for name, value in sorted(outcome.losses.items())]
+    if outcome.peak_bytes is not None:
+        rows.append(("peak GPU memory", f"{outcome.peak_bytes / 2**30:.2f} GiB"))
+    return rows
+
+
+def compiled_rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """What is compiled and what runs as Python, and why."""
+    if not outcome.compiled and not outcome.eager:
+        return [("compiled", "nothing (compile=none)")]
+    modes = f" in mode {' and '.join(outcome.modes)}"
+    rows = [("compiled", shortened(outcome.compiled) + modes if outcome.compiled else "nothing")]
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in outcome.eager.items():
+        by_reason.setdefault(reason, []).append(name)
+    return rows + [("not compiled" if i == 0 else "", f"{shortened(tuple(names))}: {reason}") for i, (reason, names) in enumerate(by_reason.items())]
+
+
+def recompile_line(event: events.Recompiled) -> str:
+    """What differed, and what to do about it."""
+    more = f"; to prevent it: {event.override}" if event.override else f"; expected: {event.expected}" if event.expected else ""
+    return f"{event.frame}: {'; '.join(event.failed[:SHOWN_CHANGES])}{and_more(len(event.failed) - SHOWN_CHANGES)}{more}"
+
+
+def and_more(count: int) -> str:
+    return f"; and {count} more" if count > 0 else ""
+
+
+def most_frequent(lines: Iterable[str]) -> list[str]:
+    """The lines that occur most, at most SHOWN_ROWS, each with its count where it is not 1."""
+    return [line if count == 1 else f"{line} ({count} times)" for line, count in Counter(lines).most_common(SHOWN_ROWS)]
+
+
+def shortened(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def panel(rows: Sequence[tuple[str, str]], known: Mapping[str, float], is_noise: bool) -> Panel:
+    """The rows as a screen. known: the run's numbers. is_noise: whether its speed-up may be noise."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold", max_width=WIDEST)
+    faster = known.get("speedup", 1.0)
+    gain = "" if is_noise or faster == 1 else "bold green" if faster > 1 else "bold red"
+    for at, (name, value) in enumerate(rows):
+        if at and name in GROUPS and rows[at - 1][0] != "report":
+            table.add_row()
+        style = gain if name == "speed-up" else "bold red" if name in WORRIES else "dim" if name == "measured" else ""
+        table.add_row(Text(name), Text(printable_lines(value), style=style))
+    return Panel(table, title="dynacompile", title_align="left", box=box.ROUNDED, expand=False, padding=(0, 1))
+
+
+def screen(outcome: Outcome, report: str = "") -> Panel:
+    """report: where the page of the run lies."""
+    rows = facts(outcome)
+    if report:
+        at = next((at for at, (name, _) in enumerate(rows) if name == "logs"), len(rows))
+        rows[at:at] = [("report", report)]
+    return panel(rows, outcome.metrics(), outcome.times is not None and outcome.times.is_within_noise)
+
+
+def show(outcome: Outcome, report: str = "", console: Console | None = None) -> None:
+    (console or Console()).print(screen(outcome, report))
