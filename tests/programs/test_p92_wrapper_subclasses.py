@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -46,10 +46,13 @@ def pair(seed: int, requires_grad: bool = False, tag: str = "pair") -> Pair:
     return Pair(torch.randn(4, 4, generator=generator), torch.randn(4, 4, generator=generator), tag).requires_grad_(requires_grad)
 
 
-def counted(function: Callable, **options) -> tuple[Callable, list[events.Event]]:
-    seen: list[events.Event] = []
-    dynacompile.subscribe(lambda e: seen.append(e) if isinstance(e, (events.GraphBroke, events.FrameSkipped, events.Compiled)) else None)
-    return dynacompile.compile(function, **options), seen
+@pytest.fixture
+def seen() -> Iterator[list[events.Event]]:
+    """Entries, graph breaks and frames left to Python."""
+    found: list[events.Event] = []
+    end = dynacompile.subscribe(lambda e: found.append(e) if isinstance(e, (events.GraphBroke, events.FrameSkipped, events.Compiled)) else None)
+    yield found
+    end()
 
 
 def same(mine: Pair, theirs: Pair) -> None:
@@ -62,8 +65,8 @@ def product(x, w, y):
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_results_and_gradients(requires_grad):
-    compiled, seen = counted(product, fullgraph=True)
+def test_results_and_gradients(requires_grad, seen):
+    compiled = dynacompile.compile(product, fullgraph=True)
     y, found = torch.ones(4, 4) / 3, []
     for call in (compiled, product):
         x, w = pair(1, requires_grad), pair(2, requires_grad)
@@ -76,12 +79,12 @@ def test_results_and_gradients(requires_grad):
     assert len(seen) == 1
 
 
-def test_writes_to_an_input():
+def test_writes_to_an_input(seen):
     def doubled(x):
         x.mul_(2)
         return x + 1
 
-    compiled, seen = counted(doubled, fullgraph=True)
+    compiled = dynacompile.compile(doubled, fullgraph=True)
     mine, theirs = pair(1), pair(1)
     same(compiled(mine), doubled(theirs))
     same(mine, theirs)
@@ -94,7 +97,7 @@ def test_no_gradient_of_what_is_computed_without_keeps_that_of_the_rest():
             made = x * w
         return made + x
 
-    compiled, _ = counted(partly, fullgraph=True)
+    compiled = dynacompile.compile(partly, fullgraph=True)
     found = []
     for call in (compiled, partly):
         x, w = pair(1, True), pair(2, True)
@@ -106,8 +109,8 @@ def test_no_gradient_of_what_is_computed_without_keeps_that_of_the_rest():
         same(mine, theirs)
 
 
-def test_each_context_has_an_entry():
-    compiled, seen = counted(product)
+def test_each_context_has_an_entry(seen):
+    compiled = dynacompile.compile(product)
     for tag in "abab":
         assert compiled(pair(1, tag=tag), pair(2, tag=tag), torch.ones(4, 4))[0].tag == tag
     assert len(seen) == 2
