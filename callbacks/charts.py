@@ -27,6 +27,7 @@ CONFIG = {
     | {"offset": 8, "columnPadding": 26, "labelLimit": 260},
     "text": {"color": "currentColor"},
 }
+ROOM_FOR_NAMES = {"padding": {"left": 28, "right": 14, "top": 5, "bottom": 5}}  # of rows: a browser's font may be wider than the one they are measured with
 Spec = dict[str, Any]
 Make = Callable[[int], Spec | None]  # the chart for a plot of so many pixels across; None where there is nothing to show
 

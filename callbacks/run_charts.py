@@ -120,12 +120,16 @@ def bands(stretches: list[Stretch], marks: list[tuple[float, str]], divisor: flo
 
 
 def durations(summary: Mapping[str, Any], divisor: float, x: Spec, width: int) -> Spec:
-    start = began(summary)
-    values = [{"when": round((row[1] - start) / divisor, 5), "ms": row[2], "most": row[3]} for row in summary["timeline"]]
+    """Of batches; the line is broken where steps were measured between two of them. part: how often that was so before."""
+    start, measured = began(summary), [end for _, end in summary.get("measuring", ())]
+    values = [
+        {"when": round((row[1] - start) / divisor, 5), "ms": row[2], "most": row[3], "part": sum(end <= row[1] for end in measured)}
+        for row in summary["timeline"]
+    ]
     y = {"field": "ms", "type": "quantitative", "title": "ms a batch", "scale": {"type": "log", "nice": False}, "axis": {**EXTENT, "tickCount": 5}}
     slow = [value for value in values if value["most"] > SLOW * value["ms"]]
     span = {"data": {"values": slow}, "mark": {"type": "rule", "color": EAGER, "opacity": 0.5, "aria": False}, "encoding": {"y2": {"field": "most"}}}
-    line = {"mark": {"type": "line", "color": COMPILED, "strokeWidth": 1.5}}
+    line = {"mark": {"type": "line", "color": COMPILED, "strokeWidth": 1.5}, "encoding": {"detail": {"field": "part", "type": "nominal"}}}
     across = {"field": "when", **x, "title": None, "axis": {"labels": False, "ticks": False, "tickCount": ticks(width)}}
     return {"width": width, "height": 130, "data": {"values": values}, "encoding": {"x": across, "y": y}, "layer": [span, line]}
 

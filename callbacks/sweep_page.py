@@ -32,15 +32,18 @@ FAILED_SHOWN = 3  # above the table, which has all
 
 
 def headline(runs: Sequence[Run]) -> list[str]:
-    """What a person reads first: the fastest job, and how many failed."""
+    """What a person reads first: the job that gains most over compile=none, or, in a sweep without that, over its own eager steps; and how many failed."""
     rows = rows_of(runs)
     told = []
-    known = [row for row in rows if row.speedup_over_eager is not None]
-    if known:
-        best = max(known, key=lambda row: row.speedup_over_eager or 0.0)
-        low, high = best.speedup_over_eager_low, best.speedup_over_eager_high
+    compiled = [row for row in rows if row.speedup_over_eager is not None]
+    against_none = [row for row in compiled if row.speedup_over_none is not None]
+    if compiled:
+        field, of = ("speedup_over_none", "those of compile=none") if against_none else ("speedup_over_eager", "its eager ones")
+        best = max(against_none or compiled, key=lambda row: getattr(row, field))
+        factor, low, high = (getattr(best, field + end) for end in ("", "_low", "_high"))
         with_what = printable(" ".join(o for o in best.overrides if o not in shared_overrides(runs))) or "defaults"
-        told.append(f"Job {best.job} ({with_what}) gains most: its compiled steps are {best.speedup_over_eager:.2f} times as fast as its eager ones.")
+        place = "gains most" if factor > 1 else "loses least"
+        told.append(f"Job {best.job} ({with_what}) {place}: its compiled steps are {factor:.2f} times as fast as {of}.")
         if low is not None and high is not None:
             noise = ", which is within the noise of this machine" if low <= 1 <= high else ""
             told.append(f"With 90 % confidence the factor lies between {low:.2f} and {high:.2f}{noise}.")

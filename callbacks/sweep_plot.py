@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dynacompile.callbacks.charts import COMPILED, DRAWS, EAGER, WIDE, Spec, ticks
+from dynacompile.callbacks.charts import COMPILED, DRAWS, EAGER, ROOM_FOR_NAMES, WIDE, Spec, ticks
 from dynacompile.callbacks.sweep_runs import Run
 from dynacompile.callbacks.sweep_table import heading, kind_of_step, shared_overrides
 from dynacompile.quoting import printable
@@ -46,6 +46,7 @@ def bars(runs: Sequence[Run], width: int) -> Spec:
     quartiles = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "color": {"value": "currentColor"}}
     return {
         "width": width - (280 if width >= WIDE else 130),
+        **ROOM_FOR_NAMES,
         "data": {"values": values},
         "encoding": where,
         "layer": [

@@ -43,7 +43,7 @@ class Trial:
 
     @property
     def outcome(self) -> str:
-        return "; ".join(filter(None, (self.reason, "kept" if self.is_kept else "" if self.reason else "slower")))
+        return "; ".join(filter(None, (self.reason, "kept" if self.is_kept else "" if self.reason else "not clearly faster")))
 
     def told(self) -> tuple[Any, ...]:
         """In the order of COLUMNS."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynacompile import events
-from dynacompile.callbacks.charts import COMPILED, MEASURING, PALETTE, PLAIN, WIDE, Box, Spec, icicle, ticks
+from dynacompile.callbacks.charts import COMPILED, MEASURING, PALETTE, PLAIN, ROOM_FOR_NAMES, WIDE, Box, Spec, icicle, ticks
 from dynacompile.callbacks.kernel_rows import KernelRow, timed_programs
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.texts import amount
@@ -109,7 +109,7 @@ def roofs(rows: Sequence[KernelRow], width: int) -> Spec | None:
         {"mark": {"type": "bar", "color": COMPILED, "opacity": 0.35}, "encoding": {"x": {"field": "took", **x}, "y": y}},
         {"mark": {"type": "bar", "color": COMPILED}, "encoding": {"x": {"field": "roof", **x}, "y": y}},
     ]
-    return {"width": width - (260 if width >= WIDE else 130), "height": {"step": 20}, "data": {"values": values}, "layer": layers}
+    return {"width": width - (260 if width >= WIDE else 130), "height": {"step": 20}, **ROOM_FOR_NAMES, "data": {"values": values}, "layer": layers}
 
 
 def unlike(names: Sequence[str]) -> list[str]:
@@ -132,4 +132,4 @@ def moving(rows: Sequence[KernelRow], width: int) -> Spec | None:
     x = {"field": "MB", "type": "quantitative", "title": "MB that all launches of a call move", "axis": {"tickCount": ticks(width)}}
     values = [{"kernel": name, "MB": round(row.megabytes, 3)} for name, row in zip(names, largest)]
     bars: Spec = {"mark": {"type": "bar", "color": COMPILED}, "encoding": {"x": x, "y": y}}
-    return {"width": width - (260 if width >= WIDE else 130), "height": {"step": 20}, "data": {"values": values}, **bars}
+    return {"width": width - (260 if width >= WIDE else 130), "height": {"step": 20}, **ROOM_FOR_NAMES, "data": {"values": values}, **bars}

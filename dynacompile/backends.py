@@ -22,7 +22,7 @@ from dynacompile.private.of_torch import LazyGraphModule
 
 
 def default(captured: Captured, env: Env) -> GraphCall:
-    return compile_graph(captured.graph, [i.fake for i in captured.inputs], env)  # type: ignore[arg-type]
+    return compile_graph(captured.compact, [i.given for i in captured.inputs], env)  # type: ignore[arg-type]
 
 
 def eager(captured: Captured, env: Env) -> GraphCall:
@@ -156,8 +156,8 @@ def with_code(backend: Callable[[Captured, Env], GraphCall]) -> Callable[[Captur
     """A backend that runs captured graphs as Python: their code is written before it gets them."""
 
     def call(captured: Captured, env: Env) -> GraphCall:
-        if captured.graph is not None:
-            LazyGraphModule.force_recompile(captured.graph)
+        if (graph := captured.graph) is not None:
+            LazyGraphModule.force_recompile(graph)
         return backend(captured, env)
 
     return call

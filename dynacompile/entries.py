@@ -73,7 +73,7 @@ def bucket_view(codes: Iterable[CodeType], state: Any) -> BucketView:
 def estimated_bytes(captured: Any, code: CodeType) -> int:
     """Of the entry that runs `code`: the code, the guards, the graph and the tensors that it holds."""
     total = len(code.co_code) + BYTES_OF_GUARD * len(captured.guards)
-    if captured.graph is None:
+    if captured.compact is None:
         return total
-    constants = {id(t): t for t in vars(captured.graph).values() if isinstance(t, torch.Tensor)}
-    return total + BYTES_OF_NODE * len(captured.graph.graph.nodes) + sum(t.numel() * t.itemsize for t in constants.values())
+    constants = {id(t): t for t in vars(captured.compact).values() if isinstance(t, torch.Tensor)}
+    return total + BYTES_OF_NODE * len(captured.compact.graph.nodes) + sum(t.numel() * t.itemsize for t in constants.values())

@@ -24,6 +24,7 @@ from dynacompile import native
 from dynacompile.autograd import differentiate, differentiate_parts, find_parts, localized
 from dynacompile.build import begin_build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
+from dynacompile.capture.breaks import unsupported
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
@@ -37,6 +38,8 @@ from dynacompile.ir.determinism import under
 from dynacompile.ir.fakes import dynamo_unloaded
 from dynacompile.ir.graphs import ForwardBackward, RuntimeContract, Stage
 from dynacompile.ir.guard_facts import Flag
+from dynacompile.ir.looks import made
+from dynacompile.ir.rounds import is_again, unroll
 from dynacompile.ir.schedule import Schedule
 from dynacompile.ir.segments import depends_on_values
 from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
@@ -74,7 +77,7 @@ def compile_frame(
         with under(captured.settings, native.core().set_deterministic_algorithms):
             flags: list[Flag] = []
             told = replace(env, breaks=captured.break_ is not None, rely=lambda name, read, value: flags.append(Flag(name, read, value)))
-            call = make_call(captured, told) if captured.graph is not None else None
+            call = make_call(captured, told) if captured.compact is not None else None
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
         call = with_plain(call, asked) if call is not None and asked else call
         call = with_wrappers(call, captured.wrappers) if call is not None and captured.wrappers is not None else call
@@ -82,7 +85,7 @@ def compile_frame(
         captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
     code = captured.code
     if call is not None:
-        code = captured.bind(compile_gather(captured.roots, [i.given for i in captured.inputs], call))
+        code = captured.bind(compile_gather(captured.roots, [i.root for i in captured.inputs], call))
     return captured, code, stage("guards", env, compile_guards, captured.guards)
 
 
@@ -96,7 +99,7 @@ def forgetting_shape_envs(policy: ShapePolicy | None) -> Iterator[None]:
             forget_shape_envs()
 
 
-RARE = 50_000  # objects that are made before Python looks for garbage among them
+RARE = 200_000  # objects that are made before Python looks for garbage among them
 BESIDE = 5_000  # beside the program, which waits for each look; a look at all objects, which takes a tenth of a second, comes after the compile
 
 
@@ -164,8 +167,11 @@ def unseen_by_hooks() -> Iterator[None]:
 
 
 def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
-    """A torch-level graph as a native callable that autograd can differentiate; a chain of such where values decide sizes in it."""
+    """A torch-level graph as a native callable that autograd can differentiate; a chain of such where values decide sizes in it.
+
+    Rounds of loops may be single nodes in it, and fakes be made later (`ir.rounds`)."""
     if depends_on_values(graph):
+        unroll(graph)
         refuse_wrappers(graph)
         later = replace(env, rely=None)  # parts are compiled when a call comes to them
         return chain(graph, lambda part, given: compile_part(part, given, later))
@@ -178,20 +184,32 @@ def refuse_wrappers(graph: torch.fx.GraphModule) -> None:
 
 
 def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
-    graph = localized(graph, fakes)
+    if has_wrappers(graph):
+        graph, fakes = whole(graph, fakes, env)
+        graph = localized(graph, fakes)
     parts = find_parts(graph, fakes)
     found = None if parts is None else stage("differentiate", env, differentiate_parts, parts, env)
     if found is not None:
         return compile_parts(found, env)
+    graph, fakes = whole(graph, fakes, env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_kernels(planned(pair.forward, env), env)
     later = replace(env, rely=None)  # guards hold when the forward runs
     plans = [planned(g, later, saved, early) for (g, saved), early in zip(backward_graphs(pair), given_early(pair, env), strict=True)]
     backwards = [disable(begin_kernels(plan, later, "backward")) for plan in plans]  # they build beside the forward's
-    made = forward()
+    forward_call = forward()
     if env.config.background:  # the call that would wait for the backward is to wait for nothing
         backwards = [disable(functools.partial(given, finish())) for finish in backwards]
-    return joined(made, backwards, pair, graph, fakes, [plan.gives() for plan in plans])
+    return joined(forward_call, backwards, pair, graph, fakes, [plan.gives() for plan in plans])
+
+
+def whole(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> tuple[torch.fx.GraphModule, list[object]]:
+    """The graph with all of its operations, and the fakes of its inputs. Raises Unsupported where it has more than may be traced."""
+    count, limit = sum(len(n.target.nodes) for n in graph.graph.nodes if is_again(n)), env.config.trace_limit  # type: ignore[union-attr]
+    if limit and count and count + len(graph.graph.nodes) > limit:
+        raise unsupported("too-many-operations", limit)
+    unroll(graph)
+    return graph, [made(fake) for fake in fakes]
 
 
 def compile_parts(found: DifferentiatedParts, env: Env) -> GraphCall:

@@ -17,8 +17,9 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import output_args
+from dynacompile.ir.nodes import copy_node
 from dynacompile.ir.recurrence import check_recurs
-from dynacompile.ir.symbolic_graphs import add_node, copy_node
+from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.backward_steps import Step
 from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.wrappers import Enter, Leave, has_wrappers, inner_of, is_dtensor_class, is_wrapper, is_wrapper_class, let_go_of_masks, tensors_in
@@ -31,7 +32,8 @@ LISTS = ("_foreach_", "_fused_", "stack", "cat")  # what is recognised by torch'
 
 
 def localized(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> torch.fx.GraphModule:
-    """The graph without wrappers, where it has some and no output requires gradients; else the graph itself. fakes: one for each placeholder."""
+    """The graph without wrappers, where it has some and no output requires gradients; else the graph itself. fakes: one for each placeholder.
+    No node may stand for several operations (`ir.rounds`)."""
     if not has_wrappers(graph) or any(isinstance(n, Node) and getattr(n.meta.get("val"), "requires_grad", False) for n in output_args(graph)):
         return graph
     mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)

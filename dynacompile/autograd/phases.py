@@ -10,9 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.fx
 
-Node = torch.fx.Node
+from dynacompile.autograd.steps import Node, Step, node_of, step_value
+from dynacompile.ir.looks import value_of
+
 LEAST = 4  # tensors that are joined
 MOST = 9  # phases
 JOINING = frozenset({torch.stack, torch.cat, torch.concat, torch.hstack})
@@ -22,7 +23,7 @@ JOINING = frozenset({torch.stack, torch.cat, torch.concat, torch.hstack})
 class Phase:
     """Operations in the graph's order. given: those of earlier phases that they read; made: those of theirs that later phases read."""
 
-    nodes: tuple[Node, ...]
+    steps: tuple[Step, ...]
     given: tuple[Node, ...]
     made: tuple[Node, ...]
 
@@ -31,50 +32,64 @@ def is_one(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() <= 1
 
 
-def is_join(node: Node, lists: Collection[Node]) -> bool:
+def is_join(node: Step, lists: Collection[Step]) -> bool:
     """Whether it makes one tensor of many of one element each. lists: operations that go member by member."""
     if node.target not in JOINING or node in lists or not node.args or not isinstance(node.args[0], (list, tuple)):
         return False
     members = node.args[0]
-    return len(members) >= LEAST and all(isinstance(m, Node) and is_one(m.meta.get("val")) for m in members)
+    return len(members) >= LEAST and all(isinstance(m, Node) and is_one(value_of(m)) for m in members)
 
 
-def phases(nodes: Sequence[Node], shared: Collection[Node], lists: Collection[Node], state: object) -> list[Phase] | None:
+def gives_operand(step: Step, operand: Node) -> bool:
+    """Whether a result is the very tensor that was given, as one that was written."""
+    meta = node_of(step).meta
+    return meta.get("val", meta.get("later")) is operand.meta.get("val", operand.meta.get("later"))
+
+
+def phases(steps: Sequence[Step], shared: Collection[Node], lists: Collection[Step], state: object) -> list[Phase] | None:
     """The phases of a graph; None where nothing is joined, or more passes between phases than tensors of one element. shared: inputs that any number of
     operations may read; state: the target of nodes that set modes, which every phase has."""
-    of: dict[Node, int] = {}
-    joined: set[Node] = set()
+    of: dict[Step, int] = {}  # also by the node that stands for a round's result
+    joined: set[Step] = set()
     current, in_join = 0, False
-    for node in nodes:
-        if node.op not in ("call_function", "call_method") or node.target is state:
+    for step in steps:
+        if step.op not in ("call_function", "call_method") or step.target is state:
             continue
-        operands = [n for n in node.all_input_nodes if n not in shared]
-        if is_join(node, lists):
+        operands = [n for n in step.all_input_nodes if n not in shared]
+        if is_join(step, lists):
             current, in_join = current + (not in_join), True
-            of[node] = current
-            joined.add(node)
-        elif operands and all(n in joined for n in operands) and is_one(node.meta.get("val")) and node.meta["val"] is not operands[0].meta.get("val"):
-            of[node] = max(of[n] for n in operands)
-            joined.add(node)
+            phase = current
+            joined.add(step)
+        elif operands and all(n in joined for n in operands) and is_one(step_value(step)) and not gives_operand(step, operands[0]):
+            phase = max(of[n] for n in operands)
+            joined |= {step, node_of(step)}
         else:
             current, in_join = current + in_join, False
-            of[node] = current
+            phase = current
+        of[step] = of[node_of(step)] = phase
     if not joined or current >= MOST:
         return None
-    return split(nodes, of, state, 1 + max(of.values()))
+    return split(steps, of, state, 1 + max(of.values()))
 
 
-def split(nodes: Sequence[Node], of: dict[Node, int], state: object, count: int) -> list[Phase] | None:
+def split(steps: Sequence[Step], of: dict[Step, int], state: object, count: int) -> list[Phase] | None:
     given: list[dict[Node, None]] = [{} for _ in range(count)]
     made: list[dict[Node, None]] = [{} for _ in range(count)]
-    for node, phase in of.items():
-        for operand in node.all_input_nodes:
+    own: list[list[Step]] = [[] for _ in range(count)]
+    for step in steps:
+        if step.target is state and step.op == "call_function":
+            for part in own:
+                part.append(step)
+        phase = of.get(step)
+        if phase is None:
+            continue
+        own[phase].append(step)
+        for operand in step.all_input_nodes:
             source = of.get(operand, phase)
             if source == phase:
                 continue
-            if source > phase or not is_one(operand.meta.get("val")) or not operand.meta["val"].is_contiguous():
+            if source > phase or not is_one(value := value_of(operand)) or not value.is_contiguous():
                 return None
             given[phase].setdefault(operand)
             made[source].setdefault(operand)
-    own = [tuple(n for n in nodes if n.target is state and n.op == "call_function" or of.get(n) == k) for k in range(count)]
-    return [Phase(o, tuple(g), tuple(m)) for o, g, m in zip(own, given, made)]
+    return [Phase(tuple(o), tuple(g), tuple(m)) for o, g, m in zip(own, given, made)]

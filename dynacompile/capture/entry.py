@@ -356,7 +356,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     residual = assemble(code, instrs, builder.handlers, **fields)
     return Captured(
         name=code.co_qualname,
-        graph=graph,
+        compact=graph,
         inputs=inputs,
         roots=roots,
         guards=tuple(guards),

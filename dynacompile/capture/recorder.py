@@ -15,11 +15,12 @@ import torch.fx
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
+from dynacompile.capture.list_operations import LIST_OPS, is_plain, record_over_lists
 from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_wide_int, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
-from dynacompile.capture.results import ALL, Look, Results
+from dynacompile.capture.results import ALL, Results
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
@@ -29,13 +30,16 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.wrappers import PendingTensor, WrapperTensor, check_written, refusing, tensor_value
 from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.errors import Unsupported
-from dynacompile.ir.captured import GraphInput, Site
+from dynacompile.ir.captured import GraphInput, Site, TensorFacts
 from dynacompile.ir.fakes import fake_mode, fake_of, with_history, wrapper_fake
+from dynacompile.ir.looks import Later, Look, Looks, give
 from dynacompile.ir.memory import Folded
+from dynacompile.ir.nodes import copy_node, new_node, new_placeholder
 from dynacompile.ir.recurrence import check_recurs
+from dynacompile.ir.rounds import Again
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
 from dynacompile.ir.source import Attr, Source
-from dynacompile.ir.symbolic_graphs import add_node, copy_node
+from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.wrappers import Enter, Wrapping, begun, is_wrapper
@@ -70,13 +74,17 @@ class Recorder:
         self.graph = self.root = torch.fx.Graph()  # graph: the one that grows now, below `root` while the body of a transform is traced
         self.symbols, self.heeds_marks = symbols, heeds_marks
         self.mode = fake_mode() if symbols is None else symbols.mode
-        self.results = Results(self.mode)
+        self.looks = Looks(self.mode)
+        self.results = Results(self.mode, self.looks)
         self.asked: list[GraphInput] = []  # of classes that override torch's functions
         self.inputs: list[GraphInput] = []
+        self.tensors: dict[str, TensorValue] = {}  # those of the inputs that are tensors, by the names of their placeholders
         self.values: dict[int, TensorValue] = {}  # id of a fake -> the value it belongs to; the values keep the fakes alive
         self.versions: dict[int, int] = {}  # id of an input's fake -> its version at the start
+        self.tensor_facts: dict[tuple[Look, type], TensorFacts] = {}
         self.ops = 0
-        self.limit = math.inf  # of operations
+        self.rolled = 0  # of these, operations that are no nodes of their own
+        self.limit = math.inf  # of the others
         self.graphs: dict[str, torch.fx.GraphModule] = {}  # bodies that the graph, or another body, refers to by name
         self.watch: Draws | None = None
         self.bases: dict[int, TensorValue] = {}  # id of a storage -> the tensor that the frame read `.data` of
@@ -100,17 +108,54 @@ class Recorder:
         """A placeholder for a tensor that exists before the frame runs."""
         if self.symbols is None and self.heeds_marks and is_marked(real):
             raise NeedsSymbols
+        look = self.look(real, source)
+        if look is not None:
+            later = Later(look)
+            node = self.placeholder(source, later)
+            self.inputs.append(GraphInput(node.name, source, later))
+            value = self.tensors[node.name] = TensorValue(node, later, source, real, self)
+            return value
         fake = self.fake(real, source)
         node = self.placeholder(source, fake)
         self.inputs.append(GraphInput(node.name, source, fake, is_asked(type(real))))
         if self.inputs[-1].is_asked:
             self.asked.append(self.inputs[-1])
-        value = self.values[id(fake)] = TensorValue(node, fake, source, real)
+        value = self.tensors[node.name] = self.values[id(fake)] = TensorValue(node, fake, source, real)
         self.versions[id(fake)] = fake._version
         if real.is_inference():
             self.inference_memory.add(storage_of(fake))
             self.inference_inputs.add(storage_of(fake))
         return value
+
+    def look(self, real: torch.Tensor, source: Source) -> Look | None:
+        """What an input looks like, where its metadata is all that there is to its fake."""
+        if type(real) not in PLAIN_CLASSES or not real.is_leaf or real.is_inference():
+            return None
+        if self.symbols is not None and not self.symbols.has_static_extents(real, source):
+            return None
+        return self.looks.of(real.size(), real.stride(), real.dtype, real.device, real.requires_grad)
+
+    def made(self, value: TensorValue, fake: torch.Tensor) -> None:
+        """The fake of a tensor is there now."""
+        self.values[id(fake)] = value
+        if value.has_node:
+            give(value.node, fake)
+        if value.real is not None:
+            self.versions[id(fake)] = fake._version
+        value.count_writes(value.writes)
+
+    def facts(self, value: TensorValue) -> TensorFacts:
+        """What the guard on an input demands."""
+        cls, given = type(value.real), value.given
+        if type(given) is Later:
+            look = given.look
+            found = self.tensor_facts.get((look, cls))
+            if found is None:
+                found = TensorFacts(cls, look.dtype, look.device, look.grad, tuple(look.size), look.stride)
+                self.tensor_facts[look, cls] = found
+            return found
+        fake = value.fake
+        return TensorFacts(cls, fake.dtype, fake.device, fake.requires_grad, *self.static_parts(fake, value.source))
 
     def wrapper_input(self, real: Any, wrapping: Wrapping, source: Source) -> WrapperTensor:
         """Placeholders for the tensors inside of a wrapper that exists before the frame, and the wrapper of these."""
@@ -125,19 +170,19 @@ class Recorder:
             given = with_history(fake_of(self.mode, begun(inside).detach())) if is_recorded else fake
             node = self.placeholder(at, given)
             self.inputs.append(GraphInput(node.name, at, given, wrapper=source))
-            self.values[id(given)] = TensorValue(node, given, at, inside)
+            value = self.tensors[node.name] = self.values[id(given)] = TensorValue(node, given, at, inside)
             self.versions[id(given)] = given._version
             nodes.append(node)
             fakes.append(fake)
-            parts[name] = self.values[id(given)] if given is fake else self.detached(node, fake, at, inside)
+            parts[name] = value if given is fake else self.detached(node, fake, at, inside)
         made = wrapper_fake(self.mode, real, wrapping, fakes)
         enter = self.at_begin(Enter(wrapping), tuple(nodes), made)
-        value = self.values[id(made)] = WrapperTensor(enter, made, source, real)
-        value.parts = parts
+        wrapper = self.values[id(made)] = WrapperTensor(enter, made, source, real)
+        wrapper.parts = parts
         self.versions[id(made)] = made._version
-        for item in self.inputs[-len(nodes) :]:
-            self.wrappers[id(item.fake)] = value
-        return value
+        for node in nodes:
+            self.wrappers[id(self.tensors[node.name].fake)] = wrapper
+        return wrapper
 
     def pending_input(self, real: Any, source: Source) -> PendingTensor:
         """A placeholder for what the result of a collective is in the end."""
@@ -146,7 +191,7 @@ class Recorder:
             fake = fake.requires_grad_() if real.is_leaf else with_history(fake)
         node = self.placeholder(source, fake)
         self.inputs.append(GraphInput(node.name, source, fake, is_pending=True))
-        value = self.values[id(fake)] = PendingTensor(node, fake, source, real)
+        value = self.tensors[node.name] = self.values[id(fake)] = PendingTensor(node, fake, source, real)
         self.versions[id(fake)] = fake._version
         return value
 
@@ -174,18 +219,16 @@ class Recorder:
 
     def placeholder(self, source: Source, value: object) -> torch.fx.Node:
         """A new placeholder behind those that there are."""
-        last = self._last_placeholder
-        with self.root.inserting_before(None) if last is None else self.root.inserting_after(last):  # None: at the beginning
-            name = "self_" if source.text() == "self" else source.text()  # a graph's forward has a self of its own
-            node = self.root.create_node("placeholder", name, (), {}, name=name)
-        node.target = node.name
-        node.meta["val"] = node.meta["example_value"] = value
+        text = source.text()
+        node = new_placeholder(self.root, "self_" if text == "self" else text, self._last_placeholder)  # a graph's forward has a self of its own
+        give(node, value)
         self._last_placeholder = node
         return node
 
     def placeholder_of(self, source: Source) -> torch.fx.Node:
         """The placeholder of the tensor at a source."""
-        return next(self.values[id(i.fake)].node for i in self.inputs if i.source == source)
+        value = next(self.tensors[i.name] for i in self.inputs if i.source == source)
+        return value.node if value.has_fake else self.values[id(value.fake)].node
 
     def fake(self, real: torch.Tensor, source: Source) -> torch.Tensor:
         return fake_of(self.mode, real) if self.symbols is None else self.symbols.fake(real, source)
@@ -197,6 +240,10 @@ class Recorder:
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Runs and records one operation. kind: call_function or call_method."""
         self.refuse_more()
+        if kind == "call_function" and target in LIST_OPS and is_plain(self):
+            over_lists = record_over_lists(self, target, args, kwargs, self._site())
+            if over_lists is not None:
+                return over_lists
         before = len(self.nodes)
         made, writes = self.run_and_record(kind, target, args, kwargs)
         given = tuple(map(as_it_is, args)), {k: as_it_is(v) for k, v in kwargs.items()}
@@ -209,7 +256,7 @@ class Recorder:
         return self.log[since:]  # type: ignore[return-value]
 
     def refuse_more(self) -> None:
-        if self.ops >= self.limit:
+        if self.ops - self.rolled >= self.limit:
             raise unsupported("too-many-operations", self.limit)
 
     def copy(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node]) -> None:
@@ -222,13 +269,25 @@ class Recorder:
             self.nodes.append(nodes[node])
         self.ops += bool(operation.nodes)
 
+    def repeat(self, again: Again, operands: tuple[torch.fx.Node, ...], count: int, writes: bool) -> torch.fx.Node:
+        """Adds one node for operations that were recorded for other operands. count: how many they are."""
+        self.refuse_more()
+        if writes and self.held:  # which of the other tensors they write is not asked
+            raise unsupported("after-graph", "a tensor is written after a call that is made after the graph was given another")
+        node = new_node(self.graph, "call_function", again, operands, {}, again.__name__)
+        node.meta["site"] = again.nodes[0].meta["site"]
+        self.ops += count
+        self.rolled += count - 1
+        self.log.append(None)
+        return node
+
     def copy_fresh(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node], look: Look) -> TensorValue:
         """As `copy`, of an operation with one result, in memory of its own: a tensor like that one."""
         self.copy(operation, nodes)
-        node, fake = nodes[operation.nodes[0]], self.results.made(look)
-        node.meta["val"] = node.meta["example_value"] = fake
-        value = self.values[id(fake)] = TensorValue(node, fake)
-        return value
+        node = nodes[operation.nodes[0]]
+        later = Later(look)
+        give(node, later)
+        return TensorValue(node, later, recorder=self)
 
     def run_and_record(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[Value, frozenset[int]]:
         """What the operation gives, and the storages that it writes."""
@@ -488,9 +547,12 @@ class Recorder:
         return None
 
     def annotate(self, node: torch.fx.Node, result: Any) -> None:
-        self._use()
-        site = self._site()
         node.meta["val"] = node.meta["example_value"] = result
+        self.note_node(node, self._site())
+
+    def note_node(self, node: torch.fx.Node, site: Site) -> None:
+        """Notes where the user's code has an operation that was recorded."""
+        self._use()
         node.meta["site"] = site
         self.nodes.append(node)
         node.stack_trace = f'  File "{site.file}", line {site.line}, in {site.function}'
@@ -515,7 +577,7 @@ class Recorder:
             return self.values[id(item)]
         if not isinstance(item, (torch.Tensor, tuple, list)):
             return self.result(node, item)
-        part = self.graph.call_function(operator.getitem, (node, index))
+        part = new_node(self.graph, "call_function", operator.getitem, (node, index), {}, "getitem")
         self.annotate(part, item)
         return self.result(part, item)
 
@@ -534,10 +596,12 @@ class Recorder:
         self.log.append(None)
 
     def written_inputs(self) -> list[GraphInput]:
-        return [i for i in self.inputs if isinstance(i.fake, torch.Tensor) and (self.is_counted(id(i.fake)) or id(i.fake) in self.data_written)]
+        return [i for i in self.inputs if (value := self.tensors.get(i.name)) is not None and self.was_written(value)]
 
     def was_written(self, value: TensorValue) -> bool:
         """Whether the frame wrote an input so far."""
+        if not value.has_fake:
+            return value.writes > 0
         return self.is_counted(id(value.fake)) or id(value.fake) in self.data_written
 
     def is_counted(self, key: int) -> bool:
@@ -557,15 +621,24 @@ class Recorder:
 
     def fresh_inputs(self) -> tuple[GraphInput, ...]:
         """The inputs with the metadata they have before the graph runs, also where the graph writes them."""
-        written = {id(i.fake) for i in self.written_inputs()}
         out = []
-        nodes = {n.name: n for n in self.root.nodes if n.op == "placeholder"}
         for item in self.inputs:
-            if id(item.fake) in written:
-                real = self.values[id(item.fake)].real
-                fresh = self.fake(real, item.source) if item.wrapper is None else fake_of(self.mode, real.detach())
-                fresh = with_history(fresh) if item.wrapper is not None and item.fake.requires_grad else fresh  # type: ignore[attr-defined]
-                nodes[item.name].meta["val"] = nodes[item.name].meta["example_value"] = fresh
-                item = replace(item, fake=fresh)
+            value = self.tensors.get(item.name)
+            if value is not None and self.was_written(value):
+                fresh = self.fresh(item, value)
+                give(value.node, fresh)
+                item = replace(item, given=fresh)
             out.append(item)
         return tuple(out)
+
+    def fresh(self, item: GraphInput, value: TensorValue) -> object:
+        """The fake of an input, as it is before the graph runs."""
+        if type(item.given) is Later:
+            return Later(item.given.look)
+        if item.wrapper is None:
+            return self.fake(value.real, item.source)
+        inside = fake_of(self.mode, begun(value.real).detach())
+        return with_history(inside) if value.fake.requires_grad else inside
+
+
+PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)

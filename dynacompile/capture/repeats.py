@@ -100,7 +100,7 @@ class Repeats:
         fresh = not was_read(module)
         state, guards, operations = state_now(cx), len(cx.guards), len(cx.recorder.log)
         given = (tuple(args), dict(kwargs))
-        looks = tuple(appearance(value.fake) for value in tensors_in(*args, *kwargs.values()))
+        looks = tuple(value.appearance() for value in tensors_in(*args, *kwargs.values()))
         result = module.follow(cx, args, kwargs)
         done = cx.recorder.done(operations)
         if not fresh or len(done) < WORTH or not self.is_plain() or self.reads_symbols_of(module):
@@ -135,7 +135,7 @@ class Repetition:
         try:
             for then, now in zip((*known.args, *known.kwargs.values()), (*args, *kwargs.values())):
                 self.compare(then, now)
-            if known.looks != tuple(appearance(value.fake) for value in tensors_in(*args, *kwargs.values())):
+            if known.looks != tuple(value.appearance() for value in tensors_in(*args, *kwargs.values())):
                 return False
             self.compare_memory()
             self.guards = [self.move_guard(guard) for guard in known.guards]
@@ -360,15 +360,6 @@ def is_known(value: Value, known: set[int]) -> bool:
 def is_marked(value: TensorValue) -> bool:
     """Whether capture knows more of a tensor than its metadata."""
     return bool(value.attributes) or value.new_grad is not None or value.is_number or value.number() is not None
-
-
-def appearance(fake: torch.Tensor) -> tuple:
-    """What Python can read of a tensor that an operation gave, but its values. Symbolic sizes look like no others: comparing them would install guards."""
-    if fake._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
-        return (object(),)
-    place = (tuple(fake.shape), tuple(fake.stride()), fake.storage_offset(), fake.dtype, fake.device)
-    history = (fake.requires_grad, fake.is_leaf, fake.retains_grad, fake._is_view(), fake.is_inference())
-    return (type(fake), *place, *history, fake.is_conj(), fake.is_neg())
 
 
 def pattern(keys: Iterator[int]) -> list[int]:

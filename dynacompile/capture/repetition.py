@@ -10,8 +10,7 @@ import torch
 
 from dynacompile.capture.breaks import Raised
 from dynacompile.capture.recorded import Operation, storage_of
-from dynacompile.capture.repeats import DiffersError, State, appearance, leaves, state_now
-from dynacompile.capture.results import Look
+from dynacompile.capture.repeats import DiffersError, State, leaves, state_now
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
@@ -19,7 +18,8 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.wrappers import tensor_value
 from dynacompile.errors import Unsupported, VerifyError
-from dynacompile.private import of_torch
+from dynacompile.ir.looks import Later, Look, give
+from dynacompile.ir.rounds import Again
 
 if TYPE_CHECKING:
     from dynacompile.capture.interpreter import SymbolicFrame
@@ -37,7 +37,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Append:
-    target: Value
+    target: ListValue
     value: Value
 
 
@@ -45,7 +45,8 @@ class Append:
 class Round:
     """One round that was followed. inputs: its item and the results of reads; written: how often it wrote each tensor among them; invariant: storages of the
     other tensors that it used; needed: the operations whose results are appended to lists; fresh: by the id of an operation among those, what its result
-    looks like, where that is one tensor in memory of its own; variables: those that it may have read, by slot."""
+    looks like, where that is one tensor in memory of its own; variables: those that it may have read, by slot; again: what repeats all of them as one node,
+    where nobody sees what they give, but for one tensor; given: that tensor, and what it looks like."""
 
     item: Value
     reads: tuple[Read, ...]
@@ -57,22 +58,41 @@ class Round:
     written: tuple[tuple[TensorValue, int], ...]
     invariant: frozenset[int]
     state: State
+    again: Again | None
+    given: tuple[TensorValue, Look] | None
+
+
+class Known:
+    """A round that was followed, as it is seen while no instruction is interpreted. holds: whether what rounds have in common is as it was then.
+
+    told: what is known of its tensors, by their ids."""
+
+    def __init__(self, cx: Trace, known: Round, frame: SymbolicFrame):
+        self.round = known
+        self.holds = state_now(cx) == known.state and all(is_unchanged(value, frame.slots[slot]) for slot, value in known.variables)
+        self.told: dict[int, tuple] = {}
+
+    def of(self, value: TensorValue) -> tuple:
+        found = self.told.get(id(value))
+        if found is None:
+            found = self.told[id(value)] = told(value)
+        return found
 
 
 class Repetition:
     """The attempt to repeat a round for another item. now: id of a value of the round -> the value that stands for it."""
 
-    def __init__(self, cx: Trace, known: Round):
-        self.cx, self.known = cx, known
+    def __init__(self, cx: Trace, then: Known):
+        self.cx, self.then, self.known = cx, then, then.round
         self.now: dict[int, Value] = {}
         self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}
         self.tensors: dict[int, TensorValue] = {}
 
-    def repeat(self, frame: SymbolicFrame, item: Value, counted: bool) -> bool:
+    def repeat(self, item: Value, counted: bool) -> bool:
         """Whether it was; nothing has changed where it was not, but that what both rounds read is guarded."""
         cx, known = self.cx, self.known
         depth, handling = len(cx.frames), cx.handling
-        if state_now(cx) != known.state or not all(is_unchanged(value, frame.slots[slot]) for slot, value in known.variables):
+        if not self.then.holds:
             return False
         try:
             self.compare(known.item, item, counted)
@@ -100,7 +120,7 @@ class Repetition:
         elif type(then) is not type(now):
             raise DiffersError
         elif isinstance(then, TensorValue) and isinstance(now, TensorValue):
-            if then.pytype() is not now.pytype() or facts(then) != facts(now) or appearance(then.fake) != appearance(now.fake):
+            if self.then.of(then) != told(now):
                 raise DiffersError
             self.nodes[then.node] = now.node
             self.tensors[id(now)] = now
@@ -118,23 +138,34 @@ class Repetition:
 
     def check_memory(self) -> None:
         """What the round works on shares no memory, as in the round that was followed."""
-        storages = {storage_of(value.fake) for value in self.tensors.values()}
-        if len(storages) < len(self.tensors) or not storages.isdisjoint(self.known.invariant):
+        shown = [value for value in self.tensors.values() if value.has_fake]  # what has none yet has memory of its own
+        storages = {storage_of(value.fake) for value in shown}
+        if len(storages) < len(shown) or not storages.isdisjoint(self.known.invariant):
             raise DiffersError
 
     # recording
 
     def record(self) -> None:
         cx, known = self.cx, self.known
-        for index, operation in enumerate(known.operations):
-            self.perform(operation, index in known.needed)
+        if known.again is not None:
+            writes = any(operation.writes for operation in known.operations)
+            node = cx.recorder.repeat(known.again, tuple([self.nodes[node] for node in known.again.inputs]), len(known.operations), writes)
+            if known.given is not None:
+                then, look = known.given
+                later = Later(look)
+                give(node, later)
+                made = self.now[id(then)] = TensorValue(node, later, recorder=cx.recorder)
+                made.is_number = then.is_number
+        else:
+            for index, operation in enumerate(known.operations):
+                self.perform(operation, index in known.needed)
         for value, count in known.written:
             now = self.now[id(value)]
             assert isinstance(now, TensorValue)
-            for _ in range(count):
-                of_torch.increment_version([now.fake])
+            now.count_writes(count)
         for append in known.appends:
-            append.target.method(cx, "append", [self.renamed(append.value)], {})
+            cx.effects.touch(append.target)
+            append.target.items.append(self.renamed(append.value))
 
     def perform(self, operation: Operation, needed: bool) -> None:
         """An operation once more: on fakes, or, where nobody will see what it gives, as nodes that share the fakes of the first time."""
@@ -185,6 +216,11 @@ class Repetition:
             items = [self.renamed(item) for item in value.items]
             return TupleValue(items, value.cls) if type(value) is TupleValue else ListValue(items)
         return value
+
+
+def told(value: TensorValue) -> tuple:
+    """Equal for tensors that look the same to Python and to capture."""
+    return value.pytype(), facts(value), value.appearance()
 
 
 def facts(value: TensorValue) -> tuple:

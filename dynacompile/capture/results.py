@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dynacompile.ir.looks import Look, Looks
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
@@ -26,8 +27,6 @@ LIST_OPS = frozenset(getattr(torch, name) for name in dir(torch) if name.startsw
 ALL = object()
 MANY = 8  # members of a list, from which on those of one kind are run once
 
-Look = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
-
 
 class UnknownError(Exception):
     """An argument that no key can be made of."""
@@ -36,8 +35,8 @@ class UnknownError(Exception):
 class Results:
     """What operations of one capture gave, by what they were and what they took."""
 
-    def __init__(self, mode: FakeTensorMode) -> None:
-        self.mode = mode
+    def __init__(self, mode: FakeTensorMode, looks: Looks) -> None:
+        self.mode, self.met = mode, looks
         self.looks: dict[tuple, Look] = {}
         self.writes: dict[tuple, int] = {}  # of operations in place, the versions that they count
 
@@ -66,7 +65,7 @@ class Results:
                 of_torch.increment_version([args[0]])
             return args[0]
         look = self.looks.get(key)
-        return None if look is None else self.made(look)
+        return None if look is None else look.make()
 
     def note(self, key: tuple | None, result: object, args: Sequence[Any], operands: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
         """Tells of a result, where all about it is its metadata: it has memory of its own, and nothing was written, or it is the first operand, which was."""
@@ -84,7 +83,7 @@ class Results:
             ):
                 self.writes[key] = result._version - versions[0]
             return
-        look = fresh_look(result, operands)
+        look = fresh_look(self.met, result, operands)
         if look is not None and all(t._version == v for t, v in zip(operands, versions, strict=True)):
             self.looks[key] = look
 
@@ -130,18 +129,13 @@ class Results:
                 for k in places:
                     found[k] = written[k]
                 continue
-            look = result.size(), result.stride(), result.dtype, result.device
+            look = self.met.of(result.size(), result.stride(), result.dtype, result.device)
             for k in places:
-                found[k] = result if k == places[0] else self.made(look)
+                found[k] = result if k == places[0] else look.make()
         return tuple(found) if isinstance(made, tuple) else found
 
-    def made(self, look: Look) -> FakeTensor:
-        size, stride, dtype, device = look
-        with of_torch.DisableTorchDispatch():
-            return FakeTensor(self.mode, torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
 
-
-def fresh_look(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Look | None:
+def fresh_look(looks: Looks, result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Look | None:
     """The metadata of a result that has memory of its own, in which its elements lie side by side; None where there is more to it."""
     if type(result) is not FakeTensor or result.constant is not None or result._is_view() or result._version or result._has_symbolic_sizes_strides:
         return None
@@ -150,7 +144,7 @@ def fresh_look(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Look |
     memory = result.untyped_storage()
     if memory.nbytes() != result.numel() * result.itemsize or any(t.untyped_storage()._cdata == memory._cdata for t in operands):
         return None
-    return result.size(), result.stride(), result.dtype, result.device
+    return looks.of(result.size(), result.stride(), result.dtype, result.device)
 
 
 def member_token(arg: Any) -> Any:

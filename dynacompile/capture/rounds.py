@@ -17,9 +17,9 @@ import torch
 
 from dynacompile.capture.calling import called
 from dynacompile.capture.recorded import Operation, storage_of
-from dynacompile.capture.repeats import appearance, leaves, state_now, tensors_in
-from dynacompile.capture.repetition import Append, Read, Repetition, Round, is_operand, is_unchanged
-from dynacompile.capture.results import Look, fresh_look
+from dynacompile.capture.repeats import leaves, state_now, tensors_in
+from dynacompile.capture.repetition import Append, Known, Read, Repetition, Round, is_operand, is_unchanged
+from dynacompile.capture.results import fresh_look
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.functions import FunctionValue
@@ -32,6 +32,8 @@ from dynacompile.capture.values.sequence import ListValue, SequenceIterator, Tup
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import BECOMING, METHODS, TensorValue
 from dynacompile.capture.values.torch_functions import TorchFunction
+from dynacompile.ir.looks import Look, Looks
+from dynacompile.ir.rounds import Again
 
 if TYPE_CHECKING:
     from dynacompile.capture.interpreter import SymbolicFrame
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from dynacompile.cpython.instructions import Instr
 
 KEPT = 16  # rounds of one loop that later ones are compared with
+WORTH = 3  # nodes, from which on a round that nobody sees the results of is one node where it is repeated
 MOST_FAILURES = 3  # rounds of one loop that cannot be repeated, after which none is watched any more
 
 # Instructions that move values, and look at none.
@@ -111,17 +114,25 @@ class Rounds:
         loop.followed = True
         if loop.begun < 2 or loop.failures >= MOST_FAILURES or not self.is_plain():
             return item
-        while iterator.remaining() and self.repeat(loop, frame, item):
-            item = iterator.next(cx)
-            assert item is not None
+        known: dict[int, Known] = {}
+        with cx.held():
+            while iterator.remaining() and self.repeat(loop, frame, item, known):
+                item = iterator.next(cx)
+                assert item is not None
         if iterator.remaining() and loop.kept < KEPT and cx.watching is None:
             cx.watching = Watch(cx, loop, frame, instr, item)
         return item
 
-    def repeat(self, loop: Loop, frame: SymbolicFrame, item: Value) -> bool:
+    def repeat(self, loop: Loop, frame: SymbolicFrame, item: Value, known: dict[int, Known]) -> bool:
+        """Whether a round for an item was recorded again. known: by id, the rounds that were asked since the last instruction."""
         counted = isinstance(loop.iterator, EnumerateIterator)
-        known = loop.rounds.get(looks(item), ())
-        return any(Repetition(self.cx, one).repeat(frame, item, counted) for one in reversed(known))
+        for one in reversed(loop.rounds.get(looks(item), ())):
+            then = known.get(id(one))
+            if then is None:
+                then = known[id(one)] = Known(self.cx, one, frame)
+            if Repetition(self.cx, then).repeat(item, counted):
+                return True
+        return False
 
     def loop_of(self, frame: SymbolicFrame, instr: Instr, iterator: IteratorValue) -> Loop:
         key = id(frame), instr.index
@@ -320,6 +331,8 @@ class Watch:
             return None
         if not self.is_own(owner):
             return self.from_outside(frame)
+        if type(owner) is DictValue and name == "get":
+            return lambda: self.mark(frame)
         if type(owner) is not TensorValue or type(owner.fake) is torch.Tensor:
             raise NotRepeatableError
         if owner.source is None:
@@ -367,6 +380,8 @@ class Watch:
         if isinstance(callee, Method) and type(callee.owner) is ListValue and callee.name == "append" and not bound and instr.arg == 1 and not names:
             return self.see_append(callee.owner, stack[-1])
         args = bound + list(read(frame, instr.arg))
+        if isinstance(callee, Method) and type(callee.owner) is DictValue:
+            return self.see_get(frame, callee, args, bool(names))
         own = [self.is_own(value) for value in args]
         if isinstance(callee, FunctionValue):
             steps = self.cx.steps
@@ -384,6 +399,15 @@ class Watch:
             own.append(self.is_own(callee.owner))  # type: ignore[attr-defined]
         positional, keywords = args[: len(args) - len(names)], dict(zip(names, args[len(args) - len(names) :])) if names else {}
         return self.noting(frame, callee, positional, keywords, any(own))
+
+    def see_get(self, frame: SymbolicFrame, callee: Method, args: Sequence[Value], named: bool) -> Callable[[], None]:
+        """dict.get of a constant key, which changes nothing."""
+        owner = callee.owner
+        if callee.name != "get" or named or not self.is_own(owner) or not all(type(value) is ConstantValue and not self.is_own(value) for value in args):
+            raise NotRepeatableError
+        if owner in self.cx.effects.touched:
+            raise NotRepeatableError
+        return self.reading(frame, lambda cx, owner, *args: owner.method(cx, "get", list(args), {}), owner, *args)
 
     def see_followed(self, steps: int) -> None:
         if self.cx.steps == steps:  # a function that is known, and not followed
@@ -429,8 +453,28 @@ class Watch:
         counts = [(value, value.fake._version - self.versions[key]) for key, value in self.inputs.items()]
         written = tuple(pair for pair in counts if pair[1])
         needed = self.needed(operations, made)
-        fresh = {id(o): look for o in (operations[i] for i in needed) if (look := fresh_result(o)) is not None}
-        return Round(self.item, tuple(self.reads), tuple(self.appends), tuple(operations), needed, fresh, variables, written, invariant, self.state)
+        fresh = {id(o): look for o in (operations[i] for i in needed) if (look := fresh_result(cx.recorder.looks, o)) is not None}
+        again, given = self.again(operations, needed, fresh)
+        reads, appends = tuple(self.reads), tuple(self.appends)
+        return Round(self.item, reads, appends, tuple(operations), needed, fresh, variables, written, invariant, self.state, again, given)
+
+    def again(self, operations: Sequence[Operation], needed: frozenset[int], fresh: Mapping[int, Look]) -> tuple[Again | None, tuple[TensorValue, Look] | None]:
+        """What repeats the operations as one node, and the tensor that it gives, with its look; None where it gives none, or where it is hardly less than they
+        are."""
+        nodes = tuple(node for operation in operations for node in operation.nodes)
+        read = {operand for node in nodes for operand in node.all_input_nodes}
+        inputs = tuple(dict.fromkeys(node for value in self.inputs.values() if (node := value.node) in read))
+        if not needed:
+            return (Again(nodes, inputs), None) if len(nodes) >= WORTH else (None, None)
+        shown = {id(leaf): operation for operation in operations for leaf in leaves(operation.result)}
+        made = {id(leaf): leaf for append in self.appends for leaf in leaves(append.value) if id(leaf) in shown and not is_operand(shown[id(leaf)])}
+        if len(made) != 1 or len(needed) != 1 or len(nodes) < 2:
+            return None, None
+        ((key, value),) = made.items()
+        look = fresh.get(id(shown[key]))
+        if look is None or not isinstance(value, TensorValue):
+            return None, None
+        return Again(nodes, inputs, value.node), (value, look)
 
     def variables(self) -> tuple[tuple[int, Value | None], ...]:
         """The variables that live from round to round. None of them has changed, unless it is always the same constant."""
@@ -485,12 +529,12 @@ class Watch:
         return found
 
 
-def fresh_result(operation: Operation) -> Look | None:
+def fresh_result(looks: Looks, operation: Operation) -> Look | None:
     """What the result of an operation looks like, where it is one tensor in memory of its own, of which nothing else is known."""
     result = operation.result
     if operation.writes or type(result) is not TensorValue or operation.nodes != (result.node,) or result.attributes or result.number() is not None:
         return None
-    return fresh_look(result.fake, [t.fake for t in tensors_in(*operation.args, *operation.kwargs.values())])
+    return fresh_look(looks, result.fake, [t.fake for t in tensors_in(*operation.args, *operation.kwargs.values())])
 
 
 def read(frame: SymbolicFrame, count: int) -> list[Value]:
@@ -507,4 +551,6 @@ def is_plain_iterator(iterator: Value) -> bool:
 
 def looks(item: Value) -> tuple:
     """Differs for items whose rounds differ, as far as that is seen at once."""
-    return tuple(appearance(leaf.fake) if isinstance(leaf, TensorValue) else type(leaf) for leaf in leaves(item))
+    if type(item) is TensorValue:
+        return item.appearance()
+    return tuple(leaf.appearance() if isinstance(leaf, TensorValue) else type(leaf) for leaf in leaves(item))

@@ -99,10 +99,18 @@ class Symbols:
     def fake(self, real: torch.Tensor, source: Source) -> FakeTensor:
         """A fake of an input tensor, with symbols for the dimensions that the policy or a mark names. The same symbols each time."""
         real = plain_twin(real)
+        return fake_with(self.mode, real, *self.extents(real, source))
+
+    def extents(self, real: torch.Tensor, source: Source) -> tuple[list[Extent], list[Extent]]:
+        """The sizes and strides of an input tensor."""
         if source not in self._extents:
             sizes = [self.size(real, source, dim) for dim in range(real.dim())]
             self._extents[source] = sizes, self.strides(real, source, sizes)
-        return fake_with(self.mode, real, *self._extents[source])
+        return self._extents[source]
+
+    def has_static_extents(self, real: torch.Tensor, source: Source) -> bool:
+        """Whether an input tensor of torch's own classes has no symbols among its sizes and strides."""
+        return not any(isinstance(n, torch.SymInt) for extents in self.extents(real, source) for n in extents)
 
     def size(self, real: torch.Tensor, source: Source, dim: int) -> Extent:
         value = real.size(dim)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,7 @@ class Trace:
         self._sites: dict[tuple[int, int], Site] = {}
         self._kept: list[Any] = []
         self._left_at: Site | None = None  # where capture ended
+        self._held_at: Site | None = None  # where capture is while no instruction is interpreted
 
     # values
 
@@ -457,10 +459,21 @@ class Trace:
         """The innermost place outside of torch, and of what is followed in its stead; the frame's own place where there is none."""
         if self._left_at is not None:
             return self._left_at
+        if self._held_at is not None:
+            return self._held_at
         for frame in reversed(self.frames):
             if not frame.code.co_filename.startswith(FOLLOWED):
                 return self.site_of(frame)
         return self.site_of(self.frames[0])
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it lasts, no instruction is interpreted."""
+        before, self._held_at = self._held_at, self.site()
+        try:
+            yield
+        finally:
+            self._held_at = before
 
     def site_of(self, frame: SymbolicFrame) -> Site:
         line = frame.line()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Value
 from dynacompile.ir.captured import GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import Disjoint, memory_range
+from dynacompile.ir.looks import sample_of
 from dynacompile.ir.source import Attr
 from dynacompile.ops.wrappers import begun
 
@@ -23,7 +22,7 @@ def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
         return
     if any(i.is_pending for i in cx.recorder.written_inputs()):
         raise unsupported("mutation", "the result of a collective that may be under way is written")
-    reals = {item.name: begun(cx.recorder.values[id(item.fake)].real) for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor)}
+    reals = {name: begun(value.real) for name, value in cx.recorder.tensors.items()}
     ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs if i.name in reals)
     open_ranges: list[tuple[int, str]] = []
     for begin, end, name in ranges:
@@ -39,8 +38,9 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
     """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
     written = {i.name for i in cx.recorder.written_inputs()}
     groups: dict[tuple, list[GraphInput]] = {}
-    for item in [i for i in cx.recorder.inputs if isinstance(i.fake, torch.Tensor)]:  # also those that no operation reads: their identity may matter
-        fake: Any = item.fake
+    tensors = cx.recorder.tensors
+    for item in [i for i in cx.recorder.inputs if i.name in tensors]:  # also those that no operation reads: their identity may matter
+        fake: Any = sample_of(item.given)
         extents = (tuple(fake.shape), tuple(fake.stride())) if cx.symbols is None else fake.dim()
         groups.setdefault((fake.dtype, fake.device, extents), []).append(item)
     out = []
@@ -50,7 +50,7 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
         if len(group) > 1:
             out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
     changed = tuple(i.source for i in inputs if i.name in written)
-    others = tuple(i.source for i in inputs if i.name not in written and isinstance(i.fake, torch.Tensor))
+    others = tuple(i.source for i in inputs if i.name not in written and i.name in tensors)
     if changed and len(changed) + len(others) > 1:
         out.append(Guard("DISJOINT", None, Disjoint(changed, others), site))
     kinds: dict[type, list[Value]] = {}
@@ -67,7 +67,7 @@ def write_guards(cx: Trace, site: Site) -> Iterator[Guard]:
     """Autograd lets no leaf that requires gradients be written, nor a view of one: another tensor that it computed is none of the two. Were it one, the
     graph would raise, before what the frame did first."""
     for item in cx.recorder.written_inputs():
-        real: Any = cx.recorder.values[id(item.fake)].real
+        real: Any = cx.recorder.tensors[item.name].real
         if real.requires_grad and not real.is_leaf:
             base = Attr(item.source, "_base")
             yield Guard("EQUALS", Attr(item.source, "is_leaf"), False, site)

@@ -71,26 +71,34 @@ def compile_gather(roots: Sequence[Source], sources: Sequence[Source], target: C
         return target
     tree = Tree()
     arguments = {root: index for index, root in enumerate(roots)}
-    outputs = [gather_node(tree, source, arguments) for source in sources]
+    known: dict[Source, int] = {}
+    outputs = [gather_node(tree, source, arguments, known) for source in sources]
     steps = [(accessor, parent, argument) for accessor, parent, argument in tree.accessors]
     return native.core().Gather(len(roots), steps, outputs, target, f"gather of {len(sources)} graph inputs")
 
 
-def gather_node(tree: Tree, source: Source, arguments: Mapping[Source, int]) -> int:
+def gather_node(tree: Tree, source: Source, arguments: Mapping[Source, int], known: dict[Source, int]) -> int:
+    """The node of a source; `known` has those of the sources that were met."""
+    found = known.get(source)
+    if found is None:
+        found = known[source] = new_gather_node(tree, source, arguments, known)
+    return found
+
+
+def new_gather_node(tree: Tree, source: Source, arguments: Mapping[Source, int], known: dict[Source, int]) -> int:
     if isinstance(source, Formula):
-        places = tuple(gather_node(tree, q.source, arguments) for q in source.quantities)
+        places = tuple(gather_node(tree, q.source, arguments, known) for q in source.quantities)
         return tree.step(-1, "number", (places, tuple(shape_program(source.expression, source.quantities))))
-    path = list(source.steps())
-    start = max((i for i, part in enumerate(path) if part in arguments), default=-1)
-    if start >= 0:
-        node = tree.step(-1, "slot", arguments[path[start]])
-    elif isinstance(path[0], Constant):
-        start, node = 0, tree.step(-1, "constant", path[0].value)
-    else:
-        raise ValueError(f"graph input {source.text()} starts at {path[0].text()}, which is not among the roots")
-    for part in path[start + 1 :]:
-        for accessor, argument in STEPS[type(part)](part):
-            node = tree.step(node, accessor, argument)
+    if source in arguments:
+        return tree.step(-1, "slot", arguments[source])
+    base = getattr(source, "base", None)
+    if base is None:
+        if isinstance(source, Constant):
+            return tree.step(-1, "constant", source.value)
+        raise ValueError(f"{source.text()}, where a graph input starts, is not among the roots")
+    node = gather_node(tree, base, arguments, known)
+    for accessor, argument in STEPS[type(source)](source):
+        node = tree.step(node, accessor, argument)
     return node
 
 

@@ -40,7 +40,7 @@ class Tree:
         self.relations: list[tuple[str, tuple[int, ...], int, int, tuple[int, ...]]] = []
         self._known: dict[tuple, int] = {}
         self._asked: set[tuple] = set()
-        self._places: dict[Source, int] = {}
+        self._places: dict[Source, tuple[int, Source]] = {}  # with their roots
 
     def step(self, parent: int, accessor: str, argument: object = None) -> int:
         """The node that `accessor` loads from node `parent` (-1: from the frame); made at the first use."""
@@ -52,20 +52,23 @@ class Tree:
 
     def node(self, source: Source, guard: int) -> int:
         """The node of a source. A builtin counts only while no global hides it, which is checked on behalf of `guard`."""
-        root = source.root
-        if isinstance(root, ir.Builtin):
+        place, root = self.place_and_root(source)
+        if type(root) is ir.Builtin:
             self.check("dict_has", self.step(-1, "globals"), (root.name, False), guard)
-        return self.place(source)
+        return place
 
     def place(self, source: Source) -> int:
-        known = self._places.get(source)
-        if known is None:
+        return self.place_and_root(source)[0]
+
+    def place_and_root(self, source: Source) -> tuple[int, Source]:
+        found = self._places.get(source)
+        if found is None:
             base = getattr(source, "base", None)
-            known = -1 if base is None else self.place(base)
+            known, root = (-1, source) if base is None else self.place_and_root(base)
             for accessor, argument in STEPS[type(source)](source):
                 known = self.step(known, accessor, argument)
-            self._places[source] = known
-        return known
+            found = self._places[source] = known, root
+        return found
 
     def check(self, op: str, node: int, argument: object, guard: int) -> None:
         if op == "dict_has":  # asked for each use of a builtin

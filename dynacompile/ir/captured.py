@@ -12,6 +12,8 @@ import torch
 import torch.fx
 
 from dynacompile.errors import VerifyError
+from dynacompile.ir.looks import made
+from dynacompile.ir.rounds import is_again, unroll
 from dynacompile.ops.wrappers import Enter, Leave
 from dynacompile.quoting import printable
 
@@ -65,7 +67,7 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class GraphInput:
-    """A placeholder of the graph: where its value comes from at run time, and its fake value (FakeTensor, int, float).
+    """A placeholder of the graph: where its value comes from at run time, and its fake value (FakeTensor, int, float), or `Later` one.
 
     is_asked: a tensor whose class overrides torch's functions; the graph is given a plain alias. wrapper: of a tensor that another one wraps, that one: the
     graph's callable is given it, and takes it apart. is_pending: the result of a collective that may be under way.
@@ -73,15 +75,19 @@ class GraphInput:
 
     name: str
     source: Source
-    fake: object
+    given: object
     is_asked: bool = False
     wrapper: Source | None = None
     is_pending: bool = False
 
     @property
-    def given(self) -> Source:
+    def root(self) -> Source:
         """What the graph's callable is given."""
         return self.source if self.wrapper is None else self.wrapper
+
+    @property
+    def fake(self) -> object:
+        return made(self.given)
 
 
 @dataclass(frozen=True)
@@ -127,8 +133,9 @@ GRAPH = GraphSlot()
 class Captured:
     """One captured frame.
 
-    graph: torch-level GraphModule, placeholders in the order of `inputs`, output a flat tuple; None when the frame
-        needs no graph (a break before the first op, or pure Python).
+    compact: torch-level GraphModule, placeholders in the order of `inputs`, output a flat tuple; None when the frame
+        needs no graph (a break before the first op, or pure Python). Rounds of loops may be single nodes in it (`ir.rounds`), and fakes of placeholders
+        be missing; `graph` is the same without either.
     roots: the sources that `code` pushes, in this order, when it calls the constant GRAPH; the callable bound to it gathers
         every graph input from these roots and returns the graph's outputs as a tuple.
     guards: all that must hold for `code` to be right.
@@ -142,7 +149,7 @@ class Captured:
     """
 
     name: str
-    graph: torch.fx.GraphModule | None
+    compact: torch.fx.GraphModule | None
     inputs: tuple[GraphInput, ...]
     roots: tuple[Source, ...]
     guards: tuple[Guard, ...]
@@ -157,19 +164,28 @@ class Captured:
     wrappers: Wrappers | None = None
 
     @property
+    def graph(self) -> torch.fx.GraphModule | None:
+        """The graph of operations alone; from then on `compact` is that, too."""
+        if self.compact is not None:
+            unroll(self.compact)
+        return self.compact
+
+    @property
     def ops(self) -> int:
-        return 0 if self.graph is None else sum(n.op.startswith("call") for n in self.graph.graph.nodes)
+        if self.compact is None:
+            return 0
+        return sum(len(n.target.nodes) if is_again(n) else 1 for n in self.compact.graph.nodes if n.op.startswith("call"))
 
     def bind(self, call: Callable) -> CodeType:
         """The residual code with `call` in the place of the graph."""
         return self.code.replace(co_consts=tuple(call if c is GRAPH else c for c in self.code.co_consts))
 
     def verify(self) -> None:
-        if (self.graph is None) != (not any(c is GRAPH for c in self.code.co_consts)):
+        if (self.compact is None) != (not any(c is GRAPH for c in self.code.co_consts)):
             raise VerifyError("capture", "the residual code and the graph disagree on whether there is a graph")
-        if self.graph is not None:
-            self.graph.graph.lint()
-            names = [n.name for n in self.graph.graph.nodes if n.op == "placeholder"]
+        if self.compact is not None:
+            self.compact.graph.lint()
+            names = [n.name for n in self.compact.graph.nodes if n.op == "placeholder"]
             if names != [i.name for i in self.inputs]:
                 raise VerifyError("capture", f"placeholders {names} are not the inputs {[i.name for i in self.inputs]}")
         reachable = set(self.roots)
@@ -181,8 +197,8 @@ class Captured:
     def text(self) -> str:
         lines = [f"captured {self.name}  # {self.site}"]
         lines += [f"  input {i.name}: {i.source.text()}" for i in self.inputs]
-        if self.graph is not None:
-            lines += ["  " + line for line in self.graph.code.strip().splitlines()]
+        if self.compact is not None:
+            lines += ["  " + line for line in self.compact.code.strip().splitlines()]
         lines += [f"  guard {g.kind} {g.source.text() if g.source else ''} {g.expected!r}" for g in self.guards]
         if self.break_:
             lines.append(f"  break [{self.break_.code}] {self.break_.reason}")

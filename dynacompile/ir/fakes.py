@@ -21,6 +21,7 @@ import torch
 
 from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.layouts import LAYOUTS, laid_out
+from dynacompile.ir.looks import new_fake
 from dynacompile.ops.wrappers import Wrapping
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
@@ -99,12 +100,11 @@ def fake_with(mode: FakeTensorMode, real: torch.Tensor, size: Sequence[int | tor
     """As `fake_of`, with a size and stride of its own."""
     is_computed = real.requires_grad and not real.is_leaf
     with of_torch.DisableTorchDispatch():
-        elements = torch.empty_strided(size, stride, dtype=real.dtype, device="meta")  # type: ignore[call-overload]
-        fake = FakeTensor(mode, elements, real.device)
         if is_computed and not refuses_writes(real):
+            fake = new_fake(mode, size, stride, real.dtype, real.device)
             with torch.enable_grad():
                 return Computed.apply(torch.empty((), requires_grad=True), fake)
-        fake.requires_grad_(real.requires_grad)
+        fake = new_fake(mode, size, stride, real.dtype, real.device, real.requires_grad)
     if is_computed:
         with torch.enable_grad():
             return torch.ops.aten.alias.default(fake)

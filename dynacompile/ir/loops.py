@@ -39,6 +39,12 @@ class Buffer:
     offset: Extent = 0
     base: str | None = None
 
+    def named(self, name: str, base: str | None) -> Buffer:
+        """A buffer of the same geometry; as `replace`, which takes several times as long."""
+        made = object.__new__(Buffer)
+        made.__dict__.update(self.__dict__, name=name, base=base)
+        return made
+
     @property
     def numel(self) -> Any:
         """An extent."""
@@ -206,6 +212,7 @@ class Nest:
             index = op.attr.index if type(op.attr) is Access else op.attr
             if type(index) is Index:
                 found |= index.symbols()
+                found.update(symbols_in([v.size for v in index.variables() if v.name[0] == "%"]))  # what kernels check positions against
             elif type(index) is Symbol:
                 found.add(index)
         return tuple(sorted(found, key=lambda s: s.name))

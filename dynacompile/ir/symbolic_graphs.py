@@ -46,14 +46,6 @@ def with_arguments(node: torch.fx.Node, args: Any, kwargs: Any) -> torch.fx.Node
     return node
 
 
-def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, renamed: Callable[[torch.fx.Node], Any]) -> torch.fx.Node:
-    """A node like another one over other operands."""
-    kwargs = torch.fx.node.map_arg(node.kwargs, renamed) if node.kwargs else None
-    made = with_arguments(graph.create_node(node.op, node.target, (), {}, node.name), torch.fx.node.map_arg(node.args, renamed), kwargs)
-    made.meta = dict(node.meta)
-    return made
-
-
 def emit_expression(expr: Any, symbol: Callable[[Any], Any], apply: Callable[..., Any]) -> Any:
     """Computes a SymPy expression by `apply(operation, *operands)` over numbers and what `symbol` gives for symbols."""
     if expr.is_Symbol:

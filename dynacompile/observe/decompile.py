@@ -26,7 +26,7 @@ def decompiled(captured: Captured) -> str:
     """A header that says where the entry ends, and its code."""
     ends = f"breaks: [{captured.break_.code}] {captured.break_.reason}" if captured.break_ else "whole" if captured.whole else "goes on after a break"
     lines = [f"# {captured.site}, {ends}", f"def {name_of(captured.code)}({', '.join(parameters(captured.code))}):"]
-    if captured.graph is not None:
+    if captured.compact is not None:
         lines.append(f"    # graph: {captured.ops} ops; inputs {', '.join(i.source.text() for i in captured.inputs) or 'none'}")
     return "\n".join(lines + [f"    {line}" for line in Reader(captured.code).lines()])
 

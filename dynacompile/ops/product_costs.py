@@ -149,7 +149,7 @@ def choose_blocks(product: Product, on: Processor | None = None) -> Choice | Non
         pays = not on.halves[product.dtype].native and ours < CLEAR * library
     else:
         pays = product.dtype == torch.float32 and product.along_a and are_blocks(product, on)
-    if not pays or loops < ours:
+    if not pays or loops < ours + on.call:  # loops join the kernels around them, which is one call less
         return None
     return Choice(True, "blocks of rows are expected to take less time than a call of the library", ours, library)
 

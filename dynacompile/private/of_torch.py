@@ -39,6 +39,7 @@ add(
     "tensors without memory, on which graphs are traced",
     FakeTensor="torch._subclasses.fake_tensor.FakeTensor",
     FakeTensorMode="torch._subclasses.fake_tensor.FakeTensorMode",
+    set_throw_on_mutable_data_ptr="torch._C._set_throw_on_mutable_data_ptr",
     DataDependentOutputException="torch._subclasses.fake_tensor.DataDependentOutputException",
     DynamicOutputShapeException="torch._subclasses.fake_tensor.DynamicOutputShapeException",
     UnsupportedOperatorException="torch._subclasses.fake_tensor.UnsupportedOperatorException",
@@ -73,6 +74,7 @@ add(
 add(
     "graph modules whose Python code is made when somebody asks for it",
     LazyGraphModule="torch.fx._lazy_graph_module._LazyGraphModule",
+    illegal_names="torch.fx.graph._illegal_names",
     make_graph_module="torch.fx._lazy_graph_module._make_graph_module",
     use_lazy_graph_module="torch.fx._lazy_graph_module._use_lazy_graph_module",
 )
@@ -223,6 +225,7 @@ add(
     "steps of optimizers that run over lists of tensors",
     "a compiled optimizer step",
     optimizer_get_value="torch.optim.optimizer._get_value",
+    optimizer_stack_if_compiling="torch.optim.optimizer._stack_if_compiling",
     group_tensors_by_device_and_dtype="torch._C._group_tensors_by_device_and_dtype",
     foreach_group_tensors="torch.utils._foreach_utils._group_tensors_by_device_and_dtype",
     optimizer_group_tensors="torch.optim.Optimizer._group_tensors_by_device_and_dtype",

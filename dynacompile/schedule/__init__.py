@@ -127,13 +127,25 @@ def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp
             for names in copies.names[unit.part]:
                 runs.append((Launch(name, names.all(given)), names.all(touched[0]), names.all(touched[1])))
     device = main_device(program)
-    buffers = copies.buffers(program)
+    buffers = copies.buffers(program, names_used(program.buffers, runs, copies))
     kept = frozenset(root(buffers, o) for o in copies.outputs if o is not None)
     steps, arenas = plan(runs, buffers, kernels.by_name, kept, device, given_up)
     host = 0 if device == CPU else arenas[CPU]
     sizes = program.sizes and sizes_of(symbols_used(buffers, kernels.by_name, steps), program.sizes.sources, program.sizes.checks)
     arena, constants = arenas[device], program.constants
     return Schedule(copies.inputs, copies.outputs, buffers, kernels.by_name, tuple(steps), arena, device, constants, sizes, given_up.ours, host_arena=host)
+
+
+def names_used(buffers: Mapping[str, Buffer], runs: Sequence[Run], copies: Copies) -> set[str]:
+    """The buffers that inputs, outputs and steps name, and those that these are views of."""
+    found: set[str] = {n for n in (*copies.inputs, *copies.outputs) if n is not None}
+    for step, reads, writes in runs:
+        found.update(reads, writes, step.buffers if isinstance(step, Launch) else (o for o in (*step.reads(), *step.outputs) if o is not None))
+    for name in list(found):
+        while (above := buffers.get(name)) is not None and above.base is not None:
+            name = above.base
+            found.add(name)
+    return found
 
 
 def kernel_nests(units: Units) -> dict[int, Nest]:

@@ -6,7 +6,7 @@ is launched once more. Parts have no buffers in common that anyone writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from dynacompile.ir.alike import ProgramParts
@@ -44,18 +44,19 @@ class Copies:
     def none(program: LoopProgram) -> Copies:
         return Copies(((Names({}, ""),),), program.inputs, program.outputs, {})
 
-    def buffers(self, program: LoopProgram) -> dict[str, Buffer]:
-        """Those of all occurrences."""
+    def buffers(self, program: LoopProgram, used: Set[str]) -> dict[str, Buffer]:
+        """Those of all occurrences. used: the buffers that the program's inputs, outputs and runs name; others were lost to fusing, and have no copies."""
         buffers = dict(program.buffers)
         for name, part in self.parts.items():
             buffer = program.buffers[name]
+            if self.names[part][0][name] not in used:
+                continue
             for names in self.names[part]:
                 own, base = names[name], None if buffer.base is None else names[buffer.base]
                 if name in names.inputs and own in buffers:  # what an earlier part makes
                     continue
                 if own != name or base != buffer.base:
-                    buffers.setdefault(own, buffer)
-                    buffers[own] = replace(buffers[own], name=own, base=base)
+                    buffers[own] = buffers.get(own, buffer).named(own, base)
         return buffers
 
 

@@ -40,13 +40,19 @@ def test_installed_compilers_are_right(compiler, march, tmp_path, monkeypatch):
     assert wrong_under((f"-march={march}",), tmp_path) is None
 
 
+def gcc_12_2() -> str:
+    """The version whose defects are known; later ones of 12 may have none."""
+    for command in ("g++-12", "g++"):
+        if command in COMPILERS and subprocess.run([command, "-dumpfullversion"], capture_output=True).stdout.startswith(b"12.2"):
+            return command
+    pytest.skip("needs GCC 12.2")
+
+
 @pytest.mark.skipif(not runs_here("x86-64-v4"), reason="needs AVX-512")
 @pytest.mark.parametrize("optimize", ["-O2", "-O3"])
 def test_vectors_copied_as_bytes_are_caught(optimize, tmp_path, monkeypatch):
-    """GCC 12 makes a broadcast of a wide constant whose leading words are equal and the rest zero."""
-    gcc = next((c for c in ("g++-12", "g++") if c in COMPILERS and subprocess.run([c, "-dumpversion"], capture_output=True).stdout.startswith(b"12")), None)
-    if gcc is None:
-        pytest.skip("needs GCC 12")
+    """GCC 12.2 makes a broadcast of a wide constant whose leading words are equal and the rest zero."""
+    gcc = gcc_12_2()
     folder = tmp_path / "headers"
     shutil.copytree(cpp.HEADERS, folder)
     header = folder / "vec.h"
@@ -62,11 +68,15 @@ def test_vectors_copied_as_bytes_are_caught(optimize, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not runs_here("x86-64-v3"), reason="needs AVX2")
 def test_the_vectorizer_of_loops_is_caught(tmp_path, monkeypatch):
-    """GCC 12 leaves a row of two joined tensors out, where lanes of a short row are loaded one by one."""
-    gcc = next((c for c in ("g++-12", "g++") if c in COMPILERS and subprocess.run([c, "-dumpversion"], capture_output=True).stdout.startswith(b"12")), None)
-    if gcc is None:
-        pytest.skip("needs GCC 12")
-    monkeypatch.setenv("CXX", gcc)
+    """GCC 12.2 leaves a row of two joined tensors out, where lanes of a short row are loaded one by one, as they are without masks."""
+    monkeypatch.setenv("CXX", gcc_12_2())
+    folder = tmp_path / "headers"
+    shutil.copytree(cpp.HEADERS, folder)
+    header = folder / "vec.h"
+    text = header.read_text()
+    assert "#define DC_AVX2 1" in text
+    header.write_text(text.replace("#define DC_AVX2 1", ""))
+    monkeypatch.setattr(cpp, "HEADERS", folder)
     assert wrong_under(("-march=x86-64-v3",), tmp_path) is None
     assert wrong_under(("-march=x86-64-v3", "-ftree-loop-vectorize"), tmp_path) == "pattern 12 of codegen/cpp/probe.h"
 

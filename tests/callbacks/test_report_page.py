@@ -19,7 +19,7 @@ from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.record import BUCKETS, Held, RunRecord, timeline
 from dynacompile.callbacks.report import page_of, to_gain
 from dynacompile.callbacks.report_rows import parts_of
-from dynacompile.callbacks.run_charts import phases
+from dynacompile.callbacks.run_charts import durations, phases
 from dynacompile.callbacks.source_lines import source
 
 NUMBERS = {"speedup": 1.25, "step_ms_eager": 50.0, "step_ms_compiled": 40.0, "payoff_step": 150, "seconds": 1.5, "graphs": 1}
@@ -220,6 +220,9 @@ def test_the_timeline_has_what_the_run_did_when():
     found = phases(known, made)
     assert found[0] == (0.0, 20.0, "everything else") and (1.0, 4.0, "compiling") in found and (10.0, 12.0, "measuring") in found
     assert [phase for _, _, phase in found].count("compiled steps") == 12
+    batches = durations(known, 1.0, {}, 860)
+    assert [value["part"] for value in batches["data"]["values"]] == [0] * 6 + [1] * 6, "the line is broken where steps were measured"
+    assert batches["layer"][1]["encoding"]["detail"]["field"] == "part"
     eager = phases(known, Ledger())
     assert {phase for _, _, phase in eager} == {"everything else", "eager steps", "measuring"}
     hours = phases({**known, "timeline": timeline([90.0] * 100_000, [100.0 + i / 10 for i in range(100_000)])}, made)

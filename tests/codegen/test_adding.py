@@ -16,7 +16,7 @@ import torch
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.codegen.triton import emit_kernel as emit_triton
 from dynacompile.errors import VerifyError
-from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.index import Index, Symbol, Var, atom
 from dynacompile.ir.schedule import Kernel
 from tests.lower.tracing import ENV
 
@@ -167,3 +167,13 @@ def test_places_that_are_one_number_count_at_every_point():
     out = torch.zeros(4)
     run_kernel(kernel, [out])
     assert out.tolist() == [0.0, 0.0, 64.0, 0.0]
+
+
+def test_extents_that_places_are_checked_against_are_arguments():
+    rows = Symbol("rows", 9, 2)
+    b = Build("add", (70,), (30,))
+    place = b.load("places", I64, b.at(0, 1))
+    b.store("out", F32, atom(Var(f"%{place}", atom(rows))) * 70 + b.at(1, 0), b.load("values", F32, b.at(1, 70)), added=True)
+    kernel = b.kernel()
+    assert kernel.nest.symbols() == (rows,)
+    assert "(places_ptr, values_ptr, out_ptr, rows, " in emit_triton(kernel, ENV).text

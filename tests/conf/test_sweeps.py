@@ -21,6 +21,7 @@ from hydra.plugins.launcher import Launcher
 
 from dynacompile import __main__ as command
 from dynacompile.callbacks.sweep import show_sweep
+from dynacompile.callbacks.sweep_page import headline
 from dynacompile.callbacks.sweep_plot import chart
 from dynacompile.callbacks.sweep_runs import NO_WORD, Result, Run, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, cells, rows_of
@@ -243,6 +244,20 @@ def test_a_sweep_has_a_page_that_leads_to_the_reports_of_its_jobs(tmp_path):
     assert "Job 0 (x=&lt;b&gt;) gains most: its compiled steps are 2.00 times as fast as its eager ones" in page and "1 of 2 jobs failed" in page
     assert "x=&lt;b&gt;" in page and "<b>" not in page and page.count('<svg role="img"') in (0, 2)
     assert not re.findall(r"""(?:src|href)\s*=\s*["']https?:""", page)
+
+
+OVER_NONE, OVER_EAGER = "as fast as those of compile=none.", "as fast as its eager ones."
+
+
+@pytest.mark.parametrize(("none", "faster", "said"), [
+    (True, 10.0, f"gains most: its compiled steps are 2.00 times {OVER_NONE}"),
+    (True, 40.0, f"loses least: its compiled steps are 0.50 times {OVER_NONE}"),
+    (False, 10.0, f"gains most: its compiled steps are 6.00 times {OVER_EAGER}"),
+])  # fmt: skip
+def test_the_headline_is_of_the_job_that_compiles_nothing_where_there_is_one(none, faster, said):
+    """Eager steps of a job were slow, as when something else ran beside them."""
+    runs = [measured(0, "compile=none" if none else "compile=eager", eager=20.0), measured(1, "compile=default", eager=6 * faster, compiled=faster)]
+    assert headline(runs)[0] == f"Job 1 (compile=default) {said}"
 
 
 def test_a_result_is_the_number_that_is_optimised():

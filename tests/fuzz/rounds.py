@@ -50,6 +50,7 @@ LINES = (
     "rate = rate * 0.5", "p.sub_(size)", "out.append(p + torch.zeros(size, 1, 1))", "out.append(torch.arange(size) * rate)", "if size == 3: p.add_(1.0)",
     "out.append(size * rate)", "out.append(more[size])", "x = [rate * i for _ in range(2)]",
     "out.append(p.to(q.device))", "out.append(q.float())", "x = q.to(torch.float32)",
+    "out.append(s.get('a'))", "out.append(state[p].get('c'))", "out.append(s.get('z', p))", "x = s.get('a')", "s.get('a').mul_(0.5)",
     "out.append(q.to(p.dtype))", "x = (p + 1.0).contiguous()", "x.mul_(0.5)", "grads.append(p.to(torch.float64))",
 )  # fmt: skip
 AFTER = ("out.append(total)", "out.append(count)", "out.append(last)", "out.append(flag)", "out.append([t * 2 for t in out if isinstance(t, torch.Tensor)])",

@@ -14,7 +14,7 @@ import dynacompile
 from dynacompile.codegen.cpp import emit_kernel
 from dynacompile.lower import products
 from dynacompile.lower.products import BLOCK_VECTORS
-from dynacompile.ops.product_costs import AVX2, AVX512, Choice, Product, choose_blocks
+from dynacompile.ops.product_costs import AVX2, AVX512, Choice, Product, choose_blocks, library_multiplies
 from tests.lower.tracing import ENV, compare, stages, trace
 
 GOLDEN = Path(__file__).parent.parent / "codegen" / "golden"
@@ -65,7 +65,7 @@ def test_extents(extents, turned, columns, dtype, ours):
     b = matrix(n, k, 1, dtype).t() if turned else matrix(k, n, 1, dtype)
     check(torch.mm, a, b)
     check(lambda a, b, c: torch.addmm(c, a, b), a, b, matrix(1, n, 2, dtype)[0])
-    assert len(ours) == 2
+    assert len(ours) == 2 or (len(ours) == 1 and library_multiplies(dtype)), "but for layers that the library has instructions for"
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)

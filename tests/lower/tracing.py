@@ -41,7 +41,7 @@ FURTHER = (
 @contextmanager
 def products_are_calls() -> Iterator[None]:
     """Products of matrices of any size are calls of the library, as those of large matrices are on CPUs, and all on GPUs."""
-    with patch.object(products, "choose", lambda product: Choice(False, "the test says so")):
+    with patch.object(products, "choose", lambda product: Choice(False, "the test says so")), patch.object(products, "choose_blocks", lambda product: None):
         yield
 
 

@@ -13,7 +13,7 @@ from torch import nn
 import dynacompile
 from dynacompile.events import FusionDecided, Scheduled
 from dynacompile.ir.schedule import Schedule
-from tests.lower.tracing import ENV, UNFUSED, compare, stages, trace
+from tests.lower.tracing import ENV, UNFUSED, compare, products_are_calls, stages, trace
 
 M = torch.manual_seed(0)
 
@@ -89,14 +89,9 @@ def test_residual_layer_norm_is_one_kernel() -> None:
 
 def test_gelu_mlp() -> None:
     """Two matmuls, and one kernel between them."""
-    facts = checked(
-        lambda x, w, b, v, c: F.linear(F.gelu(F.linear(x, w, b)), v, c),
-        torch.randn(64, 128),
-        torch.randn(512, 128) / 8,
-        torch.randn(512),
-        torch.randn(128, 512) / 16,
-        torch.randn(128),
-    ).facts()
+    x, w, b, v, c = torch.randn(64, 128), torch.randn(512, 128) / 8, torch.randn(512), torch.randn(128, 512) / 16, torch.randn(128)
+    with products_are_calls():
+        facts = checked(lambda x, w, b, v, c: F.linear(F.gelu(F.linear(x, w, b)), v, c), x, w, b, v, c).facts()
     assert (facts["launches"], facts["externs"]) == (1, 2)
 
 

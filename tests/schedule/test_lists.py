@@ -102,7 +102,8 @@ def test_large_temporary_results_are_not_kept_alive_together() -> None:
 
     events: list = []
     graph = trace(program, given)
-    _, plan = stages(graph, replace(ENV, emit=events.append))
+    with products_are_calls():
+        _, plan = stages(graph, replace(ENV, emit=events.append))
     assert members(plan) == [0, 0]
     assert [e.reason.split(" of ")[0] for e in events if isinstance(e, FusionDecided) and not e.fused] == ["each"]
 

@@ -73,13 +73,15 @@ def wrap(cx: Trace, real: Any, source: Source) -> Value:
     wrapper = WRAPPERS.get(cls)
     if wrapper is not None:
         return wrapper(cx, real, source)
+    if cls is torch.Tensor or cls is torch.nn.Parameter:
+        return wrap_tensor(cx, real, source)
     if cls is native.core().Region:  # a compiled function in a compiled function: one graph
         cx.guard("ID", source, identity(real))
         if real._region_states is not None:  # each key has options of its own, which the graph around the call has not
             return RefusedValue(real, "nested-region", source, f"{real.__qualname__}, which has a dispatch,")
         return cx.wrap(real._region_function, Constant(real._region_function, source.text()))
     if isinstance(real, torch.Tensor):
-        return wrap_tensor(cx, real, source) if cls in (torch.Tensor, torch.nn.Parameter) else wrap_subclass(cx, real, source)
+        return wrap_subclass(cx, real, source)
     if isinstance(real, types.ModuleType):
         return wrap_python_module(cx, real, source)
     if isinstance(real, torch.nn.Module):

@@ -146,7 +146,7 @@ def is_given(value: Any) -> bool:
 
 def history_is_known(cx: Trace, asked: list[TensorValue]) -> Iterator[bool]:
     """Whether what autograd goes through is in the graph: inputs are leaves without hooks, or the one that is not is the only one asked for."""
-    inputs = [cx.recorder.values[id(i.fake)] for i in cx.recorder.inputs if isinstance(i.fake, torch.Tensor) and i.fake.requires_grad]
+    inputs = [value for value in cx.recorder.tensors.values() if value.sample.requires_grad]
     for value in inputs:
         yield value.real._backward_hooks is None
         cx.guard("NONE", Attr(value.source, "_backward_hooks"))  # type: ignore[arg-type]

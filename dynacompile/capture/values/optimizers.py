@@ -39,9 +39,16 @@ def call_zero_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A count of steps as a tensor that stands for eager's number."""
     (value,) = args
-    if not isinstance(value, TensorValue) or not value.fake.is_floating_point() or value.fake.dim():
+    if not isinstance(value, TensorValue) or not value.sample.is_floating_point() or value.sample.dim():
         return value
     return value.as_number(cx)
+
+
+@handles(of_torch.optimizer_stack_if_compiling, one_operation=True)
+def numbers_of_steps(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The list itself, as in eager, where each of its numbers scales the tensor at its place: joined to one tensor, they would connect all parameters."""
+    (numbers,) = args
+    return numbers
 
 
 def order_of_groups(keys: list[tuple[torch.device, torch.dtype]]) -> list[tuple[torch.device, torch.dtype]]:
@@ -64,7 +71,7 @@ def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     for index, first in enumerate(columns[0]):
         if not isinstance(first, TensorValue):
             raise unsupported("unknown-operation", "grouping tensors by a list that does not hold tensors alone")
-        rows.setdefault((first.fake.device, first.fake.dtype), []).append(index)
+        rows.setdefault((first.sample.device, first.sample.dtype), []).append(index)
     if any(len(column) not in (0, len(columns[0])) for column in columns):
         raise unsupported("would-raise", "lists of tensors of different lengths")
     pairs: list[tuple[Value, Value]] = []

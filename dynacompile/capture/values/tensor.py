@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,14 +18,16 @@ from dynacompile.capture.values.descriptors import bind_descriptor
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
-from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
+from dynacompile.ir.looks import Later, appearance, give
 from dynacompile.ir.namespaces import MISSING, is_data
+from dynacompile.ir.nodes import new_node_after
 from dynacompile.ir.source import Attr, Constant, Source
 from dynacompile.ops.flexible_attention import index_by_points
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
+    from dynacompile.capture.recorder import Recorder
     from dynacompile.capture.residual import Builder
     from dynacompile.capture.trace import Trace
 
@@ -145,26 +148,114 @@ def refuse_patched(cx: Trace, *names: str) -> None:
             raise unsupported("unknown-function", f"torch.Tensor.{name}, which was replaced,")
 
 
-class TensorValue(Value):
-    """node: its value in the graph. fake: its metadata. real: the tensor at capture, for inputs only. new_grad: what the frame assigned to `.grad`.
-    is_number: a Python float in eager. has_become: it was no view, and stands for a view of what it was."""
+class Members:
+    """The list that an operation gave, and the nodes that take its members."""
 
-    def __init__(self, node: torch.fx.Node, fake: torch.Tensor, source: Source | None = None, real: Any = None):
-        self.node, self.fake, self.source, self.real = node, fake, source, real
+    def __init__(self, node: torch.fx.Node, count: int):
+        self.node, self.count, self.last = node, count, node
+
+    def take(self, index: int, given: object) -> torch.fx.Node:
+        made = self.last = new_node_after(self.last, "call_function", operator.getitem, (self.node, index), {}, "getitem")
+        give(made, given)
+        made.meta["site"] = self.node.meta["site"]
+        made.stack_trace = self.node.stack_trace
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    of: Members
+    index: int
+
+    def take(self, given: object) -> torch.fx.Node:
+        return self.of.take(self.index, given)
+
+
+class TensorValue(Value):
+    """node: its value in the graph. given: its metadata, as a fake that may be made later. real: the tensor at capture, for inputs only. recorder: is told when
+    the fake is made. writes: how often it was written by then. new_grad: what the frame assigned to `.grad`. is_number: a Python float in eager. has_become: it
+    was no view, and stands for a view of what it was."""
+
+    def __init__(
+        self, node: torch.fx.Node | Member, fake: torch.Tensor | Later, source: Source | None = None, real: Any = None, recorder: Recorder | None = None
+    ):
+        self.given, self.source, self.real, self.recorder = fake, source, real, recorder
+        self.member = node if type(node) is Member else None
+        self._node: torch.fx.Node | None = None if type(node) is Member else node  # type: ignore[assignment]
+        self.writes = 0
         self.new_grad: Value | None = None
         self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
         self.is_number = False
         self.has_become = False
 
+    @property
+    def node(self) -> torch.fx.Node:
+        """Its value in the graph; one of a list is taken from it at the first use."""
+        if self._node is None:
+            assert self.member is not None
+            self._node = self.member.take(self.given)
+        return self._node
+
+    @node.setter
+    def node(self, node: torch.fx.Node) -> None:
+        self._node, self.member = node, None
+
+    @property
+    def has_node(self) -> bool:
+        return self._node is not None
+
+    @property
+    def fake(self) -> torch.Tensor:
+        """Its metadata, in memory of its own, with the version that it has by now."""
+        given = self.given
+        if type(given) is Later:
+            given = self.given = given.get()
+            assert self.recorder is not None
+            self.recorder.made(self, given)
+        return given  # type: ignore[return-value]
+
+    @fake.setter
+    def fake(self, fake: torch.Tensor) -> None:
+        self.given = fake
+
+    @property
+    def sample(self) -> torch.Tensor:
+        """A fake of the same metadata, for who does not look at its memory, or its version."""
+        given = self.given
+        return given.look.sample if type(given) is Later else given  # type: ignore[return-value]
+
+    @property
+    def has_fake(self) -> bool:
+        return type(self.given) is not Later
+
+    def appearance(self) -> tuple:
+        """What Python can read of it, but its values."""
+        given = self.given
+        return given.look.appearance if type(given) is Later else appearance(given)  # type: ignore[arg-type]
+
+    def count_writes(self, count: int) -> None:
+        """Notes that operations have written it."""
+        if type(self.given) is Later:
+            self.writes += count
+            return
+        for _ in range(count):
+            of_torch.increment_version([self.given])  # type: ignore[list-item]
+
     def describe(self) -> str:
         return f"tensor {self.source.text() if self.source else self.node.name}"
 
     def pytype(self) -> type:
-        return torch.nn.Parameter if isinstance(self.real, torch.nn.Parameter) else torch.Tensor
+        real = self.real
+        if real is None or type(real) is torch.nn.Parameter:
+            return torch.Tensor if real is None else torch.nn.Parameter
+        if type(real) is torch.Tensor:
+            return torch.nn.Parameter if getattr(real, "_is_param", False) else torch.Tensor
+        return torch.nn.Parameter if isinstance(real, torch.nn.Parameter) else torch.Tensor
 
     def number(self) -> Any:
         """The number that it holds, where the frame made it of a known one; else None."""
-        return known_number(self.fake)
+        given = self.given
+        return None if type(given) is Later else known_number(given)
 
     def truth(self, cx: Trace) -> bool:
         refuse_patched(cx, "__bool__")
@@ -195,7 +286,7 @@ class TensorValue(Value):
         if name == "is_leaf" and self.real is not None:
             return ConstantValue(self.is_leaf(cx))
         if name in FACTS:
-            return cx.of(getattr(self.fake, name))
+            return cx.of(getattr(self.sample, name))
         if name in VIEWS:
             return cx.op("call_function", getattr, [self, ConstantValue(name)], {})
         if name == "grad":
@@ -446,7 +537,8 @@ def is_step_of_optimizer(cx: Trace) -> bool:
 
 
 def shares_input(cx: Trace, fake: torch.Tensor) -> bool:
-    return any(fake.untyped_storage()._cdata == item.fake.untyped_storage()._cdata for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor))
+    memory = fake.untyped_storage()._cdata
+    return any(value.has_fake and value.fake.untyped_storage()._cdata == memory for value in cx.recorder.tensors.values())
 
 
 def check_kind(real: torch.Tensor, source: Source) -> None:
@@ -473,7 +565,5 @@ def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
     """A tensor that exists before the frame runs becomes an input of the graph."""
     check_kind(real, source)
     value = cx.recorder.input(real, source)
-    fake = value.fake  # the guard is of what was traced, also where another thread changes the tensor's metadata meanwhile
-    sizes, strides = cx.recorder.static_parts(fake, source)
-    cx.guard("TENSOR_MATCH", source, TensorFacts(type(real), fake.dtype, fake.device, fake.requires_grad, sizes, strides))
+    cx.guard("TENSOR_MATCH", source, cx.recorder.facts(value))  # of what was traced, also where another thread changes the tensor's metadata meanwhile
     return value

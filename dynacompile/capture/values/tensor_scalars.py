@@ -85,14 +85,14 @@ def padded_by_varying(cx: Trace, args: list[Value], kwargs: dict[str, Value]) ->
 
 
 def is_number(value: Value, keyword: str) -> bool:
-    fake = getattr(value, "fake", None)
+    fake = getattr(value, "sample", None)
     if keyword == "scalars" and value.pytype() is list:  # as an optimizer has them, whose counts of steps are tensors
         return bool(value.children()) and all(is_number(item, "scalar") for item in value.children())
     return isinstance(fake, torch.Tensor) and fake.dim() == (keyword == "scalars")
 
 
 def on_cpu(value: Value) -> bool:
-    fake = getattr(value, "fake", None)
+    fake = getattr(value, "sample", None)
     return isinstance(fake, torch.Tensor) and fake.device.type == "cpu"
 
 

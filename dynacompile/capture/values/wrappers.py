@@ -61,6 +61,10 @@ class WrapperTensor(TensorValue):
             return bind_descriptor(cx, raw, self, cx.class_value(cls, None), name, class_source(cls, name))
         raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
 
+    def appearance(self) -> tuple:
+        wrapping = wrapping_of(self.fake)
+        return (*super().appearance(), wrapping if is_dtensor_class(wrapping.cls) else object())  # what classes say of themselves need not be comparable
+
     def part(self, name: str) -> Value:
         """What is inside, as the program has it."""
         value = self.parts[name]
@@ -235,7 +239,7 @@ def leave_of(value: WrapperTensor, cx: Trace, outputs: Sequence[TensorValue]) ->
     if is_dtensor_class(wrapping.cls):
         check_placed(wrapping, "a result of the graph")
     own = {memory(part) for part in inner_of(value.fake, wrapping)}
-    others = [other.fake for other in outputs if other is not value] + [item.fake for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor)]
+    others = [other.fake for other in (*outputs, *cx.recorder.tensors.values()) if other is not value and other.has_fake]  # one that has none shares none
     others += [part.fake for input in cx.recorder.wrappers.values() for part in input.parts.values()]
     if any(memory(part) in own for other in others for part in leaves_of(other)):
         raise unsupported("aliased-wrapper", f"{value.describe()} shares memory with another tensor")

@@ -71,8 +71,15 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
         tl = module["tl"]
         module[name] = lambda a, b, total, tl=tl: tl.dot(a.to(tl.float32), b.to(tl.float32), total)
     builder = importlib.import_module("triton.runtime.interpreter").InterpreterBuilder
-    with np.errstate(all="ignore"), patch.object(builder, "create_atomic_rmw", with_truth_values(builder.create_atomic_rmw)):
-        module[entry][grid](*(argument(a, module["tl"]) for a in arguments), **blocks)
+    given = [argument(a, module["tl"]) for a in arguments]
+    memory = Memory([*given, *(t for a in arguments if isinstance(a, list) for t in a)])
+    changed: dict[str, Any] = {
+        "create_masked_load": memory.read(builder.create_masked_load),
+        "create_masked_store": memory.written(builder.create_masked_store),
+        "create_atomic_rmw": memory.added(builder.create_atomic_rmw),
+    }
+    with np.errstate(all="ignore"), patch.multiple(builder, **changed):
+        module[entry][grid](*given, **blocks)
 
 
 def scanning(tl: Any) -> Callable:
@@ -100,14 +107,49 @@ def scanning(tl: Any) -> Callable:
     return associative_scan
 
 
-def with_truth_values(atomic: Callable) -> Callable:
-    """The interpreter's atomic operations under masks of any type: of truth values without dimensions it makes whole numbers, which those refuse."""
+class Memory:
+    """The memory of the tensors that a kernel is given. An access outside of it raises: the interpreter reads and writes any address, as a GPU does."""
 
-    def masked(builder: Any, kind: Any, pointer: Any, value: Any, mask: Any, *more: Any) -> Any:
-        mask.data = mask.data.astype(bool)
-        return atomic(builder, kind, pointer, value, mask, *more)
+    def __init__(self, given: Sequence[Any]):
+        storages = [t.untyped_storage() for t in given if isinstance(t, torch.Tensor)]
+        ranges = sorted((s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages if s.nbytes())
+        self.begins, self.ends = (np.array(side, dtype=np.uint64) for side in (zip(*ranges, strict=True) if ranges else ((), ())))
 
-    return masked
+    def check(self, pointers: Any, mask: Any) -> None:
+        """pointers, mask: the interpreter's values."""
+        places, wanted = np.broadcast_arrays(np.asarray(pointers.data, dtype=np.uint64), np.asarray(mask.data).astype(bool))
+        places = places[wanted]
+        if not places.size:
+            return
+        width = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        at = np.searchsorted(self.begins, places, side="right")
+        inside = (at > 0) & (places + np.uint64(width) <= self.ends[np.maximum(at, 1) - 1]) if len(self.begins) else np.zeros(places.shape, dtype=bool)
+        if not inside.all():
+            raise RuntimeError(f"a kernel accesses {int((~inside).sum())} of {inside.size} elements outside of its tensors")
+
+    def read(self, load: Callable) -> Callable:
+        def checked(builder: Any, pointers: Any, mask: Any, *more: Any, **options: Any) -> Any:
+            self.check(pointers, mask)
+            return load(builder, pointers, mask, *more, **options)
+
+        return checked
+
+    def written(self, store: Callable) -> Callable:
+        def checked(builder: Any, pointers: Any, value: Any, mask: Any, *more: Any, **options: Any) -> Any:
+            self.check(pointers, mask)
+            return store(builder, pointers, value, mask, *more, **options)
+
+        return checked
+
+    def added(self, atomic: Callable) -> Callable:
+        """Under masks of any type: of truth values without dimensions the interpreter makes whole numbers, which its atomic operations refuse."""
+
+        def checked(builder: Any, kind: Any, pointers: Any, value: Any, mask: Any, *more: Any, **options: Any) -> Any:
+            mask.data = mask.data.astype(bool)
+            self.check(pointers, mask)
+            return atomic(builder, kind, pointers, value, mask, *more, **options)
+
+        return checked
 
 
 def argument(given: Any, tl: Any) -> Any:
