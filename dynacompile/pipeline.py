@@ -186,7 +186,7 @@ def refuse_wrappers(graph: torch.fx.GraphModule) -> None:
 def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     if has_wrappers(graph):
         graph, fakes = whole(graph, fakes, env)
-        graph = localized(graph, fakes)
+        graph, fakes = localized(graph, fakes)
     parts = find_parts(graph, fakes)
     found = None if parts is None else stage("differentiate", env, differentiate_parts, parts, env)
     if found is not None:
@@ -306,7 +306,7 @@ def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) 
 
 
 def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
-    graph = localized(graph, fakes)
+    graph, fakes = localized(graph, fakes)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     backwards = [functools.partial(given, code_of(g)) for g, _ in backward_graphs(pair)]
     return joined(code_of(pair.forward), backwards, pair, graph, fakes)

@@ -31,27 +31,36 @@ ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default
 LISTS = ("_foreach_", "_fused_", "stack", "cat")  # what is recognised by torch's function
 
 
-def localized(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> torch.fx.GraphModule:
-    """The graph without wrappers, where it has some and no output requires gradients; else the graph itself. fakes: one for each placeholder.
-    No node may stand for several operations (`ir.rounds`)."""
+def localized(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> tuple[torch.fx.GraphModule, Sequence[object]]:
+    """The graph without wrappers and the fakes of its placeholders, where it has some and no output requires gradients; else what is given. fakes: one for
+    each placeholder. No node may stand for several operations (`ir.rounds`)."""
     if not has_wrappers(graph) or any(isinstance(n, Node) and getattr(n.meta.get("val"), "requires_grad", False) for n in output_args(graph)):
-        return graph
+        return graph, fakes
     mode = next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
     if mode is None:
-        return graph
+        return graph, fakes
     local = Local()
     try:
-        return written_by(local, graph, fakes, mode)
+        inside = [without_history(node, fake) for node, fake in zip(placeholders(graph), fakes, strict=True)]
+        return written_by(local, graph, inside, mode), inside
     except Unsupported:  # differentiating it, which goes another way, may succeed, or tells why not
-        return graph
+        return graph, fakes
     finally:
         let_go_of_masks(local.wrappers)
 
 
+def placeholders(graph: torch.fx.GraphModule) -> list[Node]:
+    return [n for n in graph.graph.nodes if n.op == "placeholder"]
+
+
+def without_history(node: Node, fake: Any) -> Any:
+    """What lies inside of a wrapper is given as a tensor without history, since no gradient comes back to it: the wrapper may require some."""
+    return fake.detach() if any(isinstance(user.target, Enter) for user in node.users) and fake.requires_grad else fake
+
+
 def written_by(local: Local, graph: torch.fx.GraphModule, fakes: Sequence[object], mode: FakeTensorMode) -> torch.fx.GraphModule:
-    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
     with saved_modes(), mode, local:
-        for node, value in zip(inputs, fakes, strict=True):
+        for node, value in zip(placeholders(graph), fakes, strict=True):
             local.placeholder(node, value)
         for node in graph.graph.nodes:
             if node.op != "placeholder":
@@ -82,6 +91,8 @@ class Local(TorchDispatchMode):
         self.nodes: dict[int, Node] = {}  # of the new graph, by id of a fake, which `kept` keeps alive
         self.kept: list[Any] = []
         self.copies: dict[Node, Node] = {}
+        self.plain: set[Node] = set()  # of the new graph, those that are operations, or inputs, of the graph that is read
+        self.cuts: dict[Node, Node] = {}  # of these, the same without history
         self.wrappers: list[torch.Tensor] = []
         self.meta: dict[str, Any] = {}
 
@@ -95,14 +106,15 @@ class Local(TorchDispatchMode):
             return NotImplemented
         made = func(*args, **(kwargs or {}))
         if func in ALIASES and isinstance(made, torch.Tensor):
-            self.keep(made, self.node_of(args[0]))
+            self.keep(made, self.operand(args[0]))
         elif any(isinstance(t, torch.Tensor) for t in tensors_in(made)) or not func._schema.returns or func._schema.is_mutable:
             self.record(func, args, kwargs or {}, made)
         return made
 
     def placeholder(self, node: Node, value: Any) -> None:
         made = self.copies[node] = self.graph.placeholder(node.name)
-        made.meta = dict(node.meta)
+        self.plain.add(made)
+        made.meta = {**node.meta, "val": value, "example_value": value}
         self.values[node] = value
         self.keep(value, made)
 
@@ -128,9 +140,20 @@ class Local(TorchDispatchMode):
         self.keep(value, made)
         return made
 
+    def operand(self, value: torch.Tensor) -> Node:
+        """What an operation of the dispatch takes. It runs below autograd, so that it gives no history on; nor does its copy."""
+        node = self.node_of(value)
+        if not value.requires_grad or node not in self.plain:
+            return node
+        if node not in self.cuts:
+            self.cuts[node] = self.graph.call_method("detach", (node,))
+            with disable_proxy_modes_tracing():
+                self.finish(self.cuts[node], value.detach())
+        return self.cuts[node]
+
     def argument(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return self.node_of(value)
+            return self.operand(value)
         return type(value)(map(self.argument, value)) if type(value) in (tuple, list) else value
 
     def record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any) -> None:
@@ -184,6 +207,7 @@ class Local(TorchDispatchMode):
             with disable_proxy_modes_tracing():
                 made = self.values[node] = self.run(node, args, kwargs)
         copied = self.copies[node] = copy_node(self.graph, node, self.node_for)
+        self.plain.add(copied)
         if not isinstance(made, torch.Tensor) or id(made) not in self.nodes:
             self.keep(made, copied)
 

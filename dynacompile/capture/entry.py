@@ -408,7 +408,8 @@ def take_apart(graph: torch.fx.Graph, cx: Trace, outputs: Sequence[Any]) -> tupl
         leave = leave_of(value, cx, outputs)
         leaves.append(leave)
         node = graph.call_function(leave, (value.node,))
-        node.meta["val"] = node.meta["example_value"] = parts = leave(value.fake)
+        with torch.enable_grad():  # a result may have been recorded though gradients are off where the frame ends
+            node.meta["val"] = node.meta["example_value"] = parts = leave(value.fake)
         for i, part in enumerate(parts):
             results.append(graph.call_function(operator.getitem, (node, i)))
             results[-1].meta["val"] = results[-1].meta["example_value"] = part

@@ -110,6 +110,18 @@ def no_gradient_inside(x, y, z, kept):
 
 
 @program(GRAD, WHOLE)
+def all_detached(x, y, z, kept):
+    """No result has a history, though the inputs require gradients."""
+    inside = DTensor.from_local(z, x.device_mesh, [Partial()])
+    return x.detach() + 1, (y * 2).detach() * 3, inside.detach() * 2, (x * inside).to_local().detach()
+
+
+@program(GRAD, WHOLE)
+def inside_without_history(x, y, z, kept):
+    return (DTensor.from_local(z, y.device_mesh, [Replicate()]) + y).detach().to_local() + 1, z.detach() * 2
+
+
+@program(GRAD, WHOLE)
 def in_lower_precision(x, y, z, kept):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         return F.linear(x, y), (x @ y.t()).float().sum()

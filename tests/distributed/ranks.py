@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -66,12 +67,15 @@ def start(module: str, *args: str, ranks: int = 2, timeout: float = 300, **envir
         for rank in range(ranks)
     ]
     end = time.monotonic() + timeout
-    found = []
-    for process in started:
-        try:
-            out, err = process.communicate(timeout=max(end - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
-        found.append(Ended(process.returncode, out, err))
-    return found
+    with ThreadPoolExecutor(ranks) as readers:  # all at once: a rank whose pipe is full would wait, and the others for it
+        return list(readers.map(lambda process: ended(process, end), started))
+
+
+def ended(process: subprocess.Popen[str], end: float) -> Ended:
+    """The process once it has ended, by itself or killed at a time."""
+    try:
+        out, err = process.communicate(timeout=max(end - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+    return Ended(process.returncode, out, err)
