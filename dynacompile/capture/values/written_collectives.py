@@ -152,9 +152,7 @@ def names_of_reductions() -> dict[Any, str]:
 
 def row_all_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     default = FixedValue(dist.ReduceOp.SUM)
-    tensor, op, group, later = bind_arguments(
-        "all_reduce", ["tensor", "op", "group", "async_op"], args, kwargs, {"op": default, "group": NONE, "async_op": NO}
-    )
+    tensor, op, group, later = bind_arguments("all_reduce", ["tensor", "op", "group", "async_op"], args, kwargs, {"op": default, "group": NONE, "async_op": NO})
     target, begun = checked(cx, "all_reduce", tensor), is_async(cx, "all_reduce", later)
     name = ConstantValue(group_of(cx, group).group_name)
     made = cx.op("call_function", of_torch.functional_all_reduce, [target, reduction(cx, "all_reduce", op), name], {})
@@ -163,9 +161,7 @@ def row_all_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 
 def row_broadcast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["tensor", "src", "group", "async_op", "group_src"]
-    tensor, src, group, later, group_src = bind_arguments(
-        "broadcast", names, args, kwargs, {"src": NONE, "group": NONE, "async_op": NO, "group_src": NONE}
-    )
+    tensor, src, group, later, group_src = bind_arguments("broadcast", names, args, kwargs, {"src": NONE, "group": NONE, "async_op": NO, "group_src": NONE})
     target, begun, over = checked(cx, "broadcast", tensor), is_async(cx, "broadcast", later), group_of(cx, group)
     root, own = cx.force(src).constant(), cx.force(group_src).constant()
     if (root is None) == (own is None):
