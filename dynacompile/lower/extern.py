@@ -139,7 +139,7 @@ def lower_into_fill(low: Lowering, node: torch.fx.Node) -> None:
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
     filled = str(low.values[node.args[0]])  # type: ignore[index]
     low.values[node] = filled
-    op = INTO_A_COPY[node.target]
+    op = INTO_A_COPY[node.target]  # type: ignore[index]
     low.steps.append(Extern(node.name, op, args, kwargs, (None,), None, (filled,), False, (origin(node),), made_before(low, node)))  # type: ignore[arg-type]
 
 
