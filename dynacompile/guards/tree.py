@@ -26,6 +26,7 @@ STEPS: Mapping[type[Source], Callable[..., tuple[Step, ...]]] = {
     ir.Referent: lambda s: (("referent", None),),
     ir.Applied: lambda s: (("applied", s.function),),
     ir.TypeOf: lambda s: (("type", None),),
+    ir.ValueAt: lambda s: (("value_at", s.place),),
     ir.ClosureCell: lambda s: (("cell", s.index),),
     ir.DefaultArg: lambda s: (("positional_default" if isinstance(s.key, int) else "keyword_default", s.key),),
 }
