@@ -24,6 +24,7 @@ from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue
+from dynacompile.capture.values.object_parts import InstanceDict
 from dynacompile.capture.values.positions import StateValue, can_hand_on
 from dynacompile.cpython.instructions import Handler, Instr
 from dynacompile.ir.source import Source
@@ -62,6 +63,13 @@ def can_execute(instr: Instr) -> bool:
     return instr.op in OPERANDS
 
 
+def refuse_dicts_of_objects(values: Sequence[Value]) -> None:
+    """The resume function would take the `__dict__` of an object for a dict of its own."""
+    for value in reached(values):
+        if isinstance(value, InstanceDict):
+            raise unsupported("rebuild", f"{value.describe()}, which is used after the graph break,")
+
+
 def finish_break(frame: SymbolicFrame, execute: bool, code: str) -> Ending:
     """The residual code of a frame that stops before `frame.current`; execute: it runs that instruction itself. code: of the break."""
     cx, instr = frame.cx, frame.current
@@ -81,6 +89,7 @@ def finish_break(frame: SymbolicFrame, execute: bool, code: str) -> Ending:
     states = [part for value in below if isinstance(value, StateValue) for part in value.children()]
     needed = [v for v in (*local_values.values(), *below, *states, *operands) if v is not None]
     keeps = decide_cells(cx, needed, bool(frame.code.co_cellvars))
+    refuse_dicts_of_objects([v for v in (*local_values.values(), *below) if v is not None])
     needed_now = [*needed, *cx.effects.values()]
     frame.refuse_pending([*reached(needed_now), *unfolded(lower, alone)])
     targets = [target(cx.codes, frame.decoded, point) for point in points]

@@ -16,7 +16,7 @@ from dynacompile.capture.operator_names import BINARY, COMPARISONS, INPLACE, UNA
 from dynacompile.capture.overridden_operators import overridden_operator
 from dynacompile.capture.values.arrays import ArrayValue, array_operator
 from dynacompile.capture.values.base import Method, Value
-from dynacompile.capture.values.classes import ClassValue
+from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.deferred_texts import DeferredText, concat, percent
 from dynacompile.capture.values.deques import DequeValue
@@ -27,6 +27,7 @@ from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.number_tensors import number_operator
 from dynacompile.capture.values.numpy_numbers import NumpyNumber, computed
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
+from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.read_numbers import ReadNumber, read_operator
 from dynacompile.capture.values.references import Reference
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
@@ -258,6 +259,7 @@ def is_tuple(value: Value) -> bool:
 
 def equal(cx: Trace, left: Value, right: Value) -> bool:
     """left == right, for values whose comparison gives a bool."""
+    left, right = (value.owner if isinstance(value, ProxyValue) else value for value in (left, right))
     if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):
         found = symbolic_operator(cx, "eq", [left, right])
         if found is not None:
@@ -271,6 +273,8 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
         if deque in (left.cls, right.cls) and left.cls is not right.cls:
             return False
         return all(a is b or cx.equal(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
+    if isinstance(left, ClassDict) and isinstance(right, ClassDict) and left.real is right.real:
+        return True
     if isinstance(left, DictLike) and isinstance(right, DictLike):
         if Counter in (left.cls, right.cls):
             raise unsupported("unknown-operation", "comparing a Counter")

@@ -40,3 +40,9 @@ def as_it_is(value: Value) -> Value:
 def storage_of(fake: torch.Tensor) -> int:
     """Of a tensor that wraps others, that of the first of them."""
     return leaves_of(fake)[0].untyped_storage()._cdata
+
+
+def memory_of(fake: torch.Tensor) -> int:
+    """The storage that operators write for a tensor: of one that wraps others, the first one's."""
+    flatten = getattr(type(fake), "__tensor_flatten__", None)
+    return storage_of(fake) if flatten is None else storage_of(getattr(fake, flatten(fake)[0][0]))

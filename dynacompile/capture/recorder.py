@@ -19,7 +19,7 @@ from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as
 from dynacompile.capture.list_operations import LIST_OPS, is_plain, record_over_lists
 from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_wide_int, is_asked, target_name, tensors_in
 from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
-from dynacompile.capture.recorded import Operation, as_it_is, storage_of
+from dynacompile.capture.recorded import Operation, as_it_is, memory_of, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
 from dynacompile.capture.results import ALL, Results
 from dynacompile.capture.shared_memory import whole, whole_source
@@ -397,7 +397,7 @@ class Recorder:
 
     def version(self, fake: torch.Tensor) -> int:
         """How often a tensor was written, by whatever operation."""
-        return fake._version + self.silent[storage_of(fake)] if self.silent else fake._version
+        return fake._version + self.silent[memory_of(fake)] if self.silent else fake._version
 
     def note_writes(self, operands: Sequence[torch.Tensor], before: Sequence[int]) -> list[torch.Tensor]:
         """Those operands that the last operation has written. before: their versions.
@@ -410,8 +410,8 @@ class Recorder:
         if not touched:
             return written
         counted = {id(f) for f in written}
-        silent = {memory for f in operands if id(f) not in counted and (memory := storage_of(f)) in touched}
-        silent |= self.bases.keys() & map(storage_of, written)
+        silent = {memory for f in operands if id(f) not in counted and (memory := memory_of(f)) in touched}
+        silent |= self.bases.keys() & map(storage_of, written) if self.bases else set()
         self.silent.update(silent)
         return [f for f, version in zip(operands, before) if self.version(f) != version] if silent else written
 
@@ -535,7 +535,8 @@ class Recorder:
         if result is None:
             before = [f._version for f in operands]
             result = self.run(kind, target, args, kwargs)
-            if self.mode.touched.isdisjoint(map(storage_of, operands[1:] if operands and result is operands[0] else operands)):
+            others = operands[1:] if operands and result is operands[0] else operands
+            if not self.mode.touched or self.mode.touched.isdisjoint(map(memory_of, others)):
                 self.results.note(key, result, args, operands, before)
         return result
 

@@ -314,6 +314,28 @@ PROGRAMS = {
         def calls():
             yield program, (torch.ones(2),)
         """,
+    "the proxy of a class's dict is equal to another": """
+        class Own:
+            def method(self): pass
+        class Other: pass
+        def program(x):
+            return x + 1, Own.__dict__ == vars(Own), Own.__dict__ != vars(Own), vars(Own) == dict(vars(Own)), vars(Own) == vars(Other)
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
+    "an object's __dict__ after a break is its own": """
+        class Own:
+            def __init__(self, value):
+                self.value = value
+        def program(x):
+            own = Own(x)
+            names = own.__dict__
+            dynacompile.graph_break()
+            own.value = 5
+            return x + 1, names['value'], names is own.__dict__
+        def calls():
+            yield program, (torch.ones(2),)
+        """,
     "dicts of several kinds are merged": """
         def program(x, c):
             kinds = {'a': 1}, collections.OrderedDict(b=1), collections.Counter('ab'), collections.defaultdict(list, a=3)
