@@ -12,6 +12,7 @@ from dynacompile.capture.breaks import Raised
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.repeats import DiffersError, State, leaves, state_now
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -131,6 +132,9 @@ class Repetition:
                 self.compare(left, right)
         elif type(then) is DictValue and isinstance(now, DictValue):
             if then.cls is not now.cls or (then.source is None or now.source is None) or now in self.cx.effects.touched:
+                raise DiffersError
+        elif type(then) is ClassValue and isinstance(now, ClassValue):
+            if then.real is not now.real:
                 raise DiffersError
         elif then is not now:
             raise DiffersError
