@@ -42,14 +42,15 @@ def find_parts(graph: torch.fx.GraphModule, given: Sequence[object], worth: int 
             return None
         check_graph(steps, given)
         outputs = output_args(graph)
-        return parts_of([Finding(steps, given)], outputs, outputs, worth) or phased(steps, given, outputs, worth)
+        whole = Finding(steps, given)
+        return parts_of([whole], outputs, outputs, worth) or phased(whole, outputs, worth)
     except WholeError:
         return None
 
 
-def phased(steps: Sequence[Step], given: Sequence[object], outputs: Sequence[object], worth: int) -> Parts | None:
+def phased(whole: Finding, outputs: Sequence[object], worth: int) -> Parts | None:
     """The parts of a graph that joins many results and goes on with what it made of them: those of each of its phases."""
-    whole = Finding(steps, given)
+    steps, given = whole.steps, whole.given
     found = phases(steps, whole.shared, whole.lists.members, SETS_GRAD)
     if found is None:
         return None
@@ -58,17 +59,18 @@ def phased(steps: Sequence[Step], given: Sequence[object], outputs: Sequence[obj
     read = {n for phase in found for step in phase.steps for n in step.all_input_nodes}
     passed = [*given, *(n.meta.get("later", n.meta.get("val")) for n in between)]
     findings = [Finding((*(n for n in inputs if n in read), *phase.steps), passed, [*inputs, *between], phase.given) for phase in found]  # type: ignore[list-item]
-    return parts_of(findings, [*outputs, *(n for n in between if n not in outputs)], outputs, worth, between)
+    seen = {n for n in outputs if isinstance(n, Node)}
+    return parts_of(findings, [*outputs, *(n for n in between if n not in seen)], outputs, worth, between)
 
 
 def parts_of(findings: Sequence[Finding], made: Sequence[object], outputs: Sequence[object], worth: int, between: Sequence[Node] = ()) -> Parts | None:
     """The parts of one finding after the other. made: the graph's outputs, and what else passes between them. None where too little is alike."""
     kinds: dict[tuple, tuple[Kind, list[Occurrence]]] = {}
     given, constants = findings[0].given_outputs(outputs)
-    groups = [finding.groups() for finding in findings]
-    sizes = [sum(map(weight, operations)) for group in groups for operations in group.values()]
+    sizes = [size for finding in findings for size in finding.sizes()]
     if 2 * max(sizes, default=0) > sum(sizes):  # no other one is like it
         return None
+    groups = [finding.groups() for finding in findings]
     for phase, (finding, group) in enumerate(zip(findings, groups)):
         for kind, occurrences in finding.kinds(group, made):
             kinds.setdefault((phase, *kind.key), (kind, []))[1].extend(occurrences)
@@ -77,8 +79,9 @@ def parts_of(findings: Sequence[Finding], made: Sequence[object], outputs: Seque
         return None
     if len({kind.devices - {"cpu"} for kind, _ in kinds.values()}) > 1:  # not all compute on the device that the whole would compute on
         raise WholeError
+    places = {n: i for i, n in reversed(list(enumerate(made))) if isinstance(n, Node)}
     parts = tuple(Part(kind.graph, kind.fakes, tuple(found), key[0]) for key, (kind, found) in kinds.items())
-    return Parts(len(findings[0].given) - len(between), len(outputs), parts, given, constants, tuple(made.index(n) for n in between))
+    return Parts(len(findings[0].given) - len(between), len(outputs), parts, given, constants, tuple(places[n] for n in between))
 
 
 def check_graph(steps: Sequence[Step], given: Sequence[object]) -> None:
@@ -193,9 +196,20 @@ class Finding:
                 for k in range(count):
                     self.join(first + k, self.first[arg] + k if listed else self.atom(arg))
 
+    def sizes(self) -> list[int]:
+        """Of each part, how many nodes its operations stand for, each operation over a list once."""
+        self.connect()
+        found: Counter[int] = Counter()
+        members, results = self.lists.members, self.lists.results
+        for step in self.steps:
+            if step.op in ("call_function", "call_method") and step not in results and step.target is not SETS_GRAD:
+                first, size = self.first[step], weight(step)
+                for root in {self.root(first + k) for k in range(members.get(step, 1))}:
+                    found[root] += size
+        return list(found.values())
+
     def groups(self) -> dict[int, dict[Step, list[int]]]:
         """The operations of each part in order, with the members that it has of a list."""
-        self.connect()
         found: dict[int, dict[Step, list[int]]] = {}
         state: list[Step] = []
         for step in self.steps:

@@ -13,7 +13,8 @@ aten = torch.ops.aten
 
 
 def read_parts(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """`select(stack([x, ...]), i)` becomes the i-th x, also where the stack is written as a concatenation. One that leaves the graph is kept, for it must not share memory with x."""
+    """`select(stack([x, ...]), i)` becomes the i-th x, also where the stack is written as a concatenation. One that leaves the graph is kept, for it must not
+    share memory with x."""
     kept = escaping(graph)
     for node in list(graph.nodes):
         if node.target is aten.select.int and node not in kept:
