@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -61,6 +62,11 @@ class Round:
     again: Again | None
     given: tuple[TensorValue, Look] | None
 
+    @cached_property
+    def writes(self) -> bool:
+        """Whether an operation writes a tensor."""
+        return any(operation.writes for operation in self.operations)
+
 
 class Known:
     """A round that was followed, as it is seen while no instruction is interpreted. holds: whether what rounds have in common is as it was then.
@@ -94,10 +100,11 @@ class Repetition:
         depth, handling = len(cx.frames), cx.handling
         if not self.then.holds:
             return False
+        renamed = self.now.get
         try:
             self.compare(known.item, item, counted)
             for read in known.reads:
-                self.compare(read.result, read.get(cx, *(self.now.get(id(value), value) for value in read.operands)))
+                self.compare(read.result, read.get(cx, *[renamed(id(value), value) for value in read.operands]))
             self.check_memory()
         except DiffersError:
             return False
@@ -141,7 +148,9 @@ class Repetition:
 
     def check_memory(self) -> None:
         """What the round works on shares no memory, as in the round that was followed."""
-        shown = [value for value in self.tensors.values() if value.has_fake]  # what has none yet has memory of its own
+        shown = [value for value in self.tensors.values() if type(value.given) is not Later]  # what has no fake yet has memory of its own
+        if not shown:
+            return
         storages = {storage_of(value.fake) for value in shown}
         if len(storages) < len(shown) or not storages.isdisjoint(self.known.invariant):
             raise DiffersError
@@ -151,8 +160,7 @@ class Repetition:
     def record(self) -> None:
         cx, known = self.cx, self.known
         if known.again is not None:
-            writes = any(operation.writes for operation in known.operations)
-            node = cx.recorder.repeat(known.again, tuple([self.nodes[node] for node in known.again.inputs]), len(known.operations), writes)
+            node = cx.recorder.repeat(known.again, tuple([self.nodes[node] for node in known.again.inputs]), len(known.operations), known.writes)
             if known.given is not None:
                 then, look = known.given
                 later = Later(look)
@@ -222,14 +230,14 @@ class Repetition:
 
 
 def told(value: TensorValue) -> tuple:
-    """Equal for tensors that look the same to Python and to capture."""
-    return value.pytype(), facts(value), value.appearance()
-
-
-def facts(value: TensorValue) -> tuple:
-    """What capture knows of a tensor beside its metadata; all but plain ones differ from each other."""
-    plain = not value.attributes and value.new_grad is None and value.number() is None and not value.has_become
-    return (plain or id(value), value.is_number, value.source is None, value.real is None)
+    """Equal for tensors that look the same to Python and to capture. All differ from each other of which capture knows more than their metadata."""
+    given = value.given
+    if type(given) is Later:
+        number, look = None, given.look.appearance
+    else:
+        number, look = value.number(), value.appearance()
+    plain = not value.attributes and value.new_grad is None and number is None and not value.has_become
+    return look, value.pytype(), plain or id(value), value.is_number, value.source is None, value.real is None
 
 
 def is_operand(operation: Operation) -> bool:
@@ -244,6 +252,8 @@ def is_unchanged(before: Value | None, after: Value | None) -> bool:
 def is_same_constant(left: Value | None, right: Value | None) -> bool:
     if type(left) is not ConstantValue or type(right) is not ConstantValue:
         return False
+    if left.value is right.value and type(left.value) in (bool, type(None), int, str):
+        return True
     return type(left.value) is type(right.value) and repr(left.value) == repr(right.value) and bool(left.value == right.value)
 
 

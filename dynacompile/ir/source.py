@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dynacompile.ir.frozen import made_quickly
+
 
 def dotted(text: str) -> str:
     """A source's text as a name that configs can have: `batch[0]` and `batch['x']` are `batch.0` and `batch.x`."""
@@ -50,6 +52,7 @@ class Source:
         yield self.root
 
 
+@made_quickly
 @dataclass(frozen=True)
 class Local(Source):
     """A parameter of the frame: `slot` is its index in the frame's localsplus."""
@@ -92,6 +95,7 @@ class Builtin(Source):
         return self.name
 
 
+@made_quickly
 @dataclass(frozen=True)
 class Constant(Source):
     """An object that the entry itself holds on to, for example the globals dict of an inlined function. Needs no lookup."""
@@ -109,6 +113,7 @@ class Constant(Source):
         return isinstance(other, Constant) and other.value is self.value and other.name == self.name
 
 
+@made_quickly
 @dataclass(frozen=True)
 class Attr(Source):
     """`base.name` by the generic attribute protocol (slots, properties of C types, ...)."""
@@ -120,6 +125,7 @@ class Attr(Source):
         return f"{self.base.text()}.{self.name}"
 
 
+@made_quickly
 @dataclass(frozen=True)
 class DictAttr(Source):
     """`base.__dict__[name]`: an instance attribute read without running descriptors or `__getattr__`."""
@@ -131,6 +137,7 @@ class DictAttr(Source):
         return f"{self.base.text()}.{self.name}"
 
 
+@made_quickly
 @dataclass(frozen=True)
 class Registered(Source):
     """`module.__dict__[table][name]`, table being `_parameters`, `_buffers` or `_modules` of an nn.Module."""
@@ -145,6 +152,7 @@ class Registered(Source):
         return f"{self.base.text()}[{self.name}]" if self.name.isdigit() else f"{self.base.text()}.{self.table}[{self.name!r}]"
 
 
+@made_quickly
 @dataclass(frozen=True)
 class Item(Source):
     """`base[key]` for an exact list, tuple or deque (key: int), or an exact dict (key: a hashable constant)."""
@@ -161,6 +169,7 @@ class Entry(Item):
     """`dict.__getitem__(base, key)`, for a dict whose class has a `__getitem__` of its own."""
 
 
+@made_quickly
 @dataclass(frozen=True, eq=False)
 class ItemOf(Item):
     """`base[key]` for an object that hashes by identity and may not compare to a bool, such as a tensor; the entry keeps it alive."""
