@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.steps import Node, Round, Step, WholeError, weight
-from dynacompile.ir.looks import Later, LaterList, appearance_of, given_by, made, memory_of, sample_of
+from dynacompile.ir.looks import Later, LaterList, appearance, appearance_of, given_by, made, memory_of, sample_of
 from dynacompile.ir.nodes import new_node, new_placeholder
 from dynacompile.ir.rounds import LIST_OPS
 from dynacompile.private import of_torch
@@ -260,7 +260,13 @@ def looks(given: Sequence[Any], nodes: Sequence[Node], in_full: bool) -> Iterato
     first: dict[int, int] = {}
     for value, node in zip(given, nodes, strict=True):
         if type(value) is Later or isinstance(value, torch.Tensor):
-            look = appearance_of(value) if in_full or type(value) is not Later or value.made is not None else value.look
-            yield look, first.setdefault(memory_of(value), len(first))
+            yield appearance_of(value) if in_full else short_look(value), first.setdefault(memory_of(value), len(first))
         else:
             yield node
+
+
+def short_look(value: Any) -> Any:
+    """A token of how a tensor looks, which is quick to compare."""
+    if type(value) is Later and (value.made is None or appearance(value.made) == value.look.appearance):
+        return value.look
+    return appearance_of(value)
