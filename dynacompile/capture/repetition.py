@@ -124,23 +124,24 @@ class Repetition:
             assert isinstance(then, TupleValue) and isinstance(now, TupleValue)
             self.now[id(then.items[0])] = now.items[0]
             self.compare(then.items[1], now.items[1])
-        elif type(then) is not type(now):
+        elif (kind := type(then)) is not type(now):
             raise DiffersError
-        elif isinstance(then, TensorValue) and isinstance(now, TensorValue):
+        elif issubclass(kind, TensorValue):
+            assert isinstance(then, TensorValue) and isinstance(now, TensorValue)
             if self.then.of(then) != told(now):
                 raise DiffersError
             self.nodes[then.node] = now.node
             self.tensors[id(now)] = now
-        elif isinstance(then, ConstantValue):
+        elif issubclass(kind, ConstantValue):
             if not is_same_constant(then, now):
                 raise DiffersError
-        elif type(then) is TupleValue and isinstance(now, TupleValue) and then.cls is now.cls and len(then.items) == len(now.items):
+        elif kind is TupleValue and isinstance(then, TupleValue) and isinstance(now, TupleValue) and then.cls is now.cls and len(then.items) == len(now.items):
             for left, right in zip(then.items, now.items):
                 self.compare(left, right)
-        elif type(then) is DictValue and isinstance(now, DictValue):
+        elif kind is DictValue and isinstance(then, DictValue) and isinstance(now, DictValue):
             if then.cls is not now.cls or (then.source is None or now.source is None) or now in self.cx.effects.touched:
                 raise DiffersError
-        elif type(then) is ClassValue and isinstance(now, ClassValue):
+        elif kind is ClassValue and isinstance(then, ClassValue) and isinstance(now, ClassValue):
             if then.real is not now.real:
                 raise DiffersError
         elif then is not now:

@@ -84,6 +84,7 @@ class Watch:
         self.made: dict[int, Value] = {}
         self.counters: dict[int, Value] = {}
         self.reads: list[Read] = []
+        self.known_attributes: dict[tuple[int, str], Value] = {}  # what was read of a tensor under a name
         self.appends: list[Append] = []
         self.lists_read: dict[int, Value] = {}
         self.inputs: dict[int, TensorValue] = {}
@@ -249,7 +250,8 @@ class Watch:
             found = self.result(frame)
             if isinstance(found, Method) and found.owner is owner:
                 self.own[id(found)] = found
-            else:
+            elif self.known_attributes.get((id(owner), name)) is not found:  # nothing that a round may do changes it
+                self.known_attributes[id(owner), name] = found
                 self.reading(frame, lambda cx, owner: owner.get_attr(cx, name), owner)()
 
         return note

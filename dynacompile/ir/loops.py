@@ -16,13 +16,14 @@ import torch
 
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import Site
+from dynacompile.ir.frozen import record
 from dynacompile.ir.index import Extent, Index, Symbol, Var, extent, hint
 from dynacompile.ir.sizes import Sizes, symbols_in
 from dynacompile.ops.scalars import PLACES, REDUCTIONS, SCALARS, SCANS
 from dynacompile.private import of_torch
 
 
-@dataclass(frozen=True)
+@record
 class Buffer:
     """Memory with a geometry; sizes, strides and offset in elements, which may be symbolic. kind:
 
@@ -41,9 +42,7 @@ class Buffer:
 
     def named(self, name: str, base: str | None) -> Buffer:
         """A buffer of the same geometry; as `replace`, which takes several times as long."""
-        made = object.__new__(Buffer)
-        made.__dict__.update(self.__dict__, name=name, base=base)
-        return made
+        return Buffer(name, self.dtype, self.device, self.size, self.stride, self.kind, self.offset, base)
 
     @property
     def numel(self) -> Any:
