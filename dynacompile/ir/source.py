@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+
 from dynacompile.ir.frozen import record
 
 
