@@ -127,7 +127,8 @@ class Finding:
 
     def shared_inputs(self) -> set[Node]:
         """Numbers, and tensors of one element that nobody writes: any number of parts may read them."""
-        found, small = set(), {}
+        found: set[Node] = set()
+        small: dict[Node, object] = {}
         made: list[object] = []  # inputs whose memory others may have, too
         for node, i in self.placeholders.items():
             value = self.given[i]

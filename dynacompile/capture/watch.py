@@ -155,7 +155,8 @@ class Watch:
         if op == "LIST_APPEND":
             return self.see_append(stack[-1 - instr.arg], stack[-1])
         if op == "CONTAINS_OP":
-            return self.see_contains(*read(frame, 2))
+            self.see_contains(*read(frame, 2))
+            return None
         if op == "YIELD_VALUE" and frame is self.frame and self.loop.taking is not None:
             return self.see_yield(self.loop.taking, stack[-1])
         raise NotRepeatableError

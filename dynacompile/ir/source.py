@@ -21,6 +21,7 @@ class Source:
     """Base of all sources; hashable, so that a source can key a table. A hash is computed once: that of a long path asks for those of all its bases."""
 
     __slots__ = ("_hash",)
+    _hash: int
 
     def __init_subclass__(cls) -> None:
         if "__hash__" not in cls.__dict__:
@@ -28,7 +29,7 @@ class Source:
 
     def __hash__(self) -> int:
         try:
-            return self._hash  # type: ignore[has-type]
+            return self._hash
         except AttributeError:
             found = hash((type(self), *[getattr(self, name) for name in self.__match_args__]))  # type: ignore[attr-defined]
             object.__setattr__(self, "_hash", found)
