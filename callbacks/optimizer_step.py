@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 import dynacompile
+from dynacompile.ops.wrappers import is_wrapper
 from dynacompile.private import of_torch
 
 VARYING = ("lr", "initial_lr", "momentum", "betas[0]", "betas[1]", "weight_decay")
@@ -28,6 +29,11 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def is_left(parameter: torch.Tensor) -> bool:
+    """Whether a step of a parameter is left to Python: it wraps other tensors, and is no DTensor."""
+    return of_torch.is_traceable_wrapper_subclass(parameter) and not is_wrapper(parameter)
+
+
 class OptimizerStep:
     """Takes the place of `optimizer.step`: runs the closure (forward, backward, hooks), then one compiled function that clips and steps."""
 
@@ -39,7 +45,7 @@ class OptimizerStep:
         self.compiled: Step = dynacompile.compile(update if self.closure_first else self.original, **arguments)
         self.clipping: tuple[Callable, float] | None = None  # that waits for the step
         self.in_closure = self.active = False
-        self.wrapper = ""  # the class of parameters such as DTensors, whose steps are Python
+        self.wrapper = ""  # the class of parameters that wrap others and are no DTensors: their steps are Python
 
     def __getattr__(self, name: str) -> Any:
         """Marks that others leave at the function, as schedulers do."""
@@ -59,7 +65,7 @@ class OptimizerStep:
 
     def install(self) -> None:
         self.active = True
-        wrappers = [type(parameter).__name__ for parameter in parameters_of(self.optimizer) if of_torch.is_traceable_wrapper_subclass(parameter)]
+        wrappers = [type(parameter).__name__ for parameter in parameters_of(self.optimizer) if is_left(parameter)]
         self.wrapper = wrappers[0] if wrappers else ""
         self.optimizer.__dict__["step"] = self
 

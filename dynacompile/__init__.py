@@ -19,6 +19,7 @@ try:
         mark_dynamic,
         mark_static,
         maybe_mark_dynamic,
+        trace_through,
     )
     from dynacompile.timing import kernel_times
 finally:
@@ -47,6 +48,7 @@ __all__ = [
     "reset",
     "restore",
     "subscribe",
+    "trace_through",
     "wait",
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -89,6 +90,23 @@ def leave_to_python(*left: ModuleType | Callable[..., Any], reason: str = "left 
 
 
 LEFT_TO_PYTHON: list[str] = []
+
+
+TRACED_THROUGH: weakref.WeakSet[type] = weakref.WeakSet()  # classes of tensors that wrap others
+
+
+def trace_through(cls: type) -> type:
+    """Tensors of a class that wraps others (with `__tensor_flatten__`, `__tensor_unflatten__` and `__torch_dispatch__`) are taken apart for graphs: the class's
+    `__torch_dispatch__` runs while a graph is traced, and not in its calls. To be called before the first compile, and as `@trace_through`.
+
+    It must be a function of the tensors inside and of the context that `__tensor_flatten__` gives, which is compared by `==`: what else it reads is not
+    noticed where it changes. DTensor needs no such call.
+    """
+    missing = [name for name in ("__tensor_flatten__", "__tensor_unflatten__", "__torch_dispatch__") if not hasattr(cls, name)]
+    if not issubclass(cls, torch.Tensor) or missing:
+        raise ConfigError(f"trace_through() takes classes of tensors that wrap others, and {cls.__qualname__} lacks {', '.join(missing) or 'torch.Tensor'}")
+    TRACED_THROUGH.add(cls)
+    return cls
 
 
 def graph_break(reason: str = "") -> None:

@@ -21,13 +21,14 @@ from typing import Any, TypeVar
 import torch.fx
 
 from dynacompile import native
-from dynacompile.autograd import differentiate, differentiate_parts, find_parts
+from dynacompile.autograd import differentiate, differentiate_parts, find_parts, localized
 from dynacompile.build import begin_build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.capture.breaks import unsupported
 from dynacompile.codegen import generate
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.env import Env
+from dynacompile.errors import Unsupported
 from dynacompile.events import Generated, Scheduled, StageFinished
 from dynacompile.guards.facts import FrameCopy, FrameFacts
 from dynacompile.guards.program import compile_gather, compile_guards
@@ -46,9 +47,10 @@ from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
 from dynacompile.measuring import choice
+from dynacompile.ops.wrappers import has_wrappers
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import LazyGraphModule
-from dynacompile.runtime import Told, chain, differentiable, in_stages, keeping_primals, link, record, with_plain
+from dynacompile.runtime import Told, chain, differentiable, in_stages, keeping_primals, link, record, with_plain, with_wrappers
 from dynacompile.schedule import schedule, schedule_parts
 from dynacompile.watchdog import together, watched
 
@@ -78,11 +80,12 @@ def compile_frame(
             call = make_call(captured, told) if captured.compact is not None else None
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
         call = with_plain(call, asked) if call is not None and asked else call
+        call = with_wrappers(call, captured.wrappers) if call is not None and captured.wrappers is not None else call
         settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))
         captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
         code = captured.code
         if call is not None:
-            code = captured.bind(compile_gather(captured.roots, [i.source for i in captured.inputs], call))
+            code = captured.bind(compile_gather(captured.roots, [i.root for i in captured.inputs], call))
         return captured, code, stage("guards", env, compile_guards, captured.guards)
 
 
@@ -169,12 +172,21 @@ def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     Rounds of loops may be single nodes in it, and fakes be made later (`ir.rounds`)."""
     if depends_on_values(graph):
         unroll(graph)
+        refuse_wrappers(graph)
         later = replace(env, rely=None)  # parts are compiled when a call comes to them
         return chain(graph, lambda part, given: compile_part(part, given, later))
     return compile_part(graph, fakes, env)
 
 
+def refuse_wrappers(graph: torch.fx.GraphModule) -> None:
+    if has_wrappers(graph):
+        raise Unsupported("symbolic-wrapper", "sizes depend on values beside tensors that wrap others")
+
+
 def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
+    if has_wrappers(graph):
+        graph, fakes = whole(graph, fakes, env)
+        graph, fakes = localized(graph, fakes)
     parts = find_parts(graph, fakes)
     found = None if parts is None else stage("differentiate", env, differentiate_parts, parts, env)
     if found is not None:
@@ -288,11 +300,13 @@ def begin_kernels(plan: Schedule, env: Env, part: str = "forward") -> Callable[[
 def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     """The `aot_eager` backend: differentiated ahead of time, run op by op."""
     if depends_on_values(graph):
+        refuse_wrappers(graph)
         return chain(graph, lambda part, given: trace_part(part, given, env))
     return trace_part(graph, fakes, env)
 
 
 def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
+    graph, fakes = localized(graph, fakes)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     backwards = [functools.partial(given, code_of(g)) for g, _ in backward_graphs(pair)]
     return joined(code_of(pair.forward), backwards, pair, graph, fakes)

@@ -178,6 +178,7 @@ EXPECTED: Mapping[str, str] = {
     "SET": "other elements are another program",
     "NAMESPACES": "a global or attribute that the program reads is another one",
     "FLAG": "each value of the setting has an entry of its own",
+    "MATCH": "tensors that wrap others in another way, as by other placements on a mesh, have an entry of their own",
 }
 """Why no setting has one entry serve both, by the kind of the guard; sizes, numbers and parts of tensors aside."""
 

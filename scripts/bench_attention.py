@@ -115,9 +115,9 @@ def kernels_of(row: Row, mask: Any, operands: list[torch.Tensor]) -> tuple[Calla
     found: list[Kernel] = []
     begin = pipeline.begin_kernels
 
-    def noted(plan: Any, env: Env) -> Any:
+    def noted(plan: Any, env: Env, part: str = "forward") -> Any:
         found.extend(k for k in plan.kernels.values() if k.call is not None)
-        return begin(plan, env)
+        return begin(plan, env, part)
 
     with patch.object(pipeline, "begin_kernels", noted):
         compiled = dynacompile.compile(lambda q, k, v: flex_attention(q, k, v, score_mod=row.score, block_mask=mask), isolate_recompiles=True)

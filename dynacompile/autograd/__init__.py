@@ -5,5 +5,6 @@ from __future__ import annotations
 from dynacompile.autograd.alike import find_parts
 from dynacompile.autograd.differentiate import differentiate
 from dynacompile.autograd.like_parts import differentiate_parts
+from dynacompile.autograd.localized import localized
 
-__all__ = ["differentiate", "differentiate_parts", "find_parts"]
+__all__ = ["differentiate", "differentiate_parts", "find_parts", "localized"]

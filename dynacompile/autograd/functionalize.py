@@ -28,6 +28,7 @@ from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
 from dynacompile.ops.scans import cummax, cummin, cumprod
+from dynacompile.ops.wrappers import Enter, Leave, is_wrapper, leaves_of
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
 
@@ -156,7 +157,7 @@ Note = Callable[[Sequence[torch.Tensor], Any, Recorder], None]
 @dataclass(frozen=True)
 class Interpreted:
     """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them. laid: results of operations,
-    and those in their place that have eager's strides. hooked: tensors that have hooks. values: of the graph's nodes."""
+    and those in their place that have eager's strides, or that leave a wrapper. hooked: tensors that have hooks. values: of the graph's nodes."""
 
     outputs: tuple
     memories: dict[int, Memory]
@@ -256,6 +257,10 @@ def interpret_node(
         return
     if isinstance(node.target, Step):
         env[node] = node.target.traced(args, tracing)
+        if isinstance(node.target, Enter):
+            note_inside(env[node], node.meta.get("val"), memories)
+        if isinstance(node.target, Leave):
+            laid += zip(leaves_of(args[0]), env[node], strict=True)
         return
     if node.target is torch.autograd.graph.increment_version:  # counted as a write, and none
         env[node] = node.target(*args)
@@ -264,13 +269,17 @@ def interpret_node(
     result = run_attention(node, args, kwargs, masks, recorder) if attends else run_node(node, args, kwargs)
     env[node] = with_dtypes(functional(result), node.meta.get("val"))
     for operand, version in zip(operands, versions, strict=True):
-        if operand._version != version:
-            recorder.writes[storage(operand)] = node
-            refuse_folded(node, operand, folded, recorder)
-            keep_strides(memories[storage(operand)], recorder)
+        for part in leaves_of(operand) if operand._version != version else ():
+            recorder.writes[storage(part)] = node
+            refuse_folded(node, part, folded, recorder)
+            keep_strides(memories[storage(part)], recorder)
     results = tensors_of(env[node])
     if len(results) > 1:
         note(results, node.target, recorder)
+    if any(map(is_wrapper, results)):
+        recorder.wrappers += results
+        note_inside(env[node], node.meta.get("val"), memories)
+        return
     read = [t for n in node.all_input_nodes for t in tensors_of(env[n])]  # those of lists, too
     folded.note(node.target, results, operands)
     for made in results:
@@ -280,6 +289,13 @@ def interpret_node(
         env[node] = as_eager(plain, None if node.target is by_operator and is_copied(node) else node.meta.get("val"), memories)
         if env[node] is not plain:
             laid.append((plain, env[node]))
+
+
+def note_inside(made: Any, seen: Any, memories: dict[int, Memory]) -> None:
+    """Tells of the memory inside of tensors that wrap others."""
+    for wrapper, eager in zip(tensors_of(made), tensors_of(seen), strict=True):
+        for part, shown in zip(leaves_of(wrapper), leaves_of(eager), strict=True):
+            memories.setdefault(storage(part), Memory(part, shown if isinstance(shown, FakeTensor) else None))
 
 
 def run_attention(node: torch.fx.Node, args: tuple, kwargs: dict[str, Any], masks: Masks, recorder: Recorder) -> object:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -25,6 +26,7 @@ from dynacompile.autograd.functionalize import (
     storage,
     wrap_inputs,
 )
+from dynacompile.autograd.inside import WrapperRecorder
 from dynacompile.autograd.kept import History, bits, history, reached_from, read_history, refuse_used_leaves
 from dynacompile.autograd.masks import Masks
 from dynacompile.autograd.outputs import Positions, classify
@@ -37,6 +39,7 @@ from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
 from dynacompile.ops.attention import KeptAsWritten
 from dynacompile.ops.backward_steps import Tracing, note_places
+from dynacompile.ops.wrappers import Enter, has_wrappers, is_wrapper, let_go_of_masks
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
@@ -103,10 +106,10 @@ def trace_joint(
     Raises Unsupported where autograd or functionalization can't follow, and KeptAsWritten where torch's operator can't compute some attention."""
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
-    recorder = Recorder(mode, table)
+    recorder = (WrapperRecorder if has_wrappers(graph) else Recorder)(mode, table)
     tracing = Tracing(recorder.keep, native.core().backward_pass, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
-    with ambient_state(), symbolic_rules(mode), functionalization(), recorder:
+    with ambient_state(), masks_let_go(recorder), symbolic_rules(mode), functionalization(), recorder.entered():
         inputs = wrap_inputs(recorder, names, fakes)
         before = [entry.value._version if entry.is_tensor else 0 for entry in inputs]
         together, masks = Together(), Masks()
@@ -130,7 +133,7 @@ def trace_joint(
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
         cuts = find_cuts(run.outputs, rows, mutated, positions) if cutting else Cuts()
         eager = read_history(positions, inputs, run.laid, [key(point.tensor) for point in cuts.points]) if positions.differentiable else History()
-        tangents, grads = trace_backward(recorder, positions, forward, inputs, cuts)
+        tangents, grads = trace_backward(recorder, positions, forward, inputs, cuts, entrances(graph))
         captured = [captured_node(recorder, forward, positions, cuts, i) for i in sorted(cuts.captured)]
         constants = reach_of_constants(recorder, positions, cuts) if len(tangents) > 1 else {}
     if len(captured) != len(cuts.points):  # some formula has no gradient there
@@ -268,9 +271,15 @@ def fake_mode_of(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> FakeTe
 
 
 def trace_backward(
-    recorder: Recorder, positions: Positions, forward: Sequence[torch.fx.Node], inputs: Sequence[FunctionalInput], cuts: Cuts
+    recorder: Recorder,
+    positions: Positions,
+    forward: Sequence[torch.fx.Node],
+    inputs: Sequence[FunctionalInput],
+    cuts: Cuts,
+    wrapped: Mapping[int, tuple[Enter, int]],
 ) -> tuple[list[int], list[tuple[int, torch.fx.Node]]]:
-    """Positions with a tangent, which has the strides of its node in `forward`, and (input, node of its gradient) for each input that gets one."""
+    """Positions with a tangent, which has the strides of its node in `forward`, and (input, node of its gradient) for each input that gets one.
+    wrapped: inputs that lie inside of wrappers, and which part of what step they are."""
     differentiable = positions.differentiable
     if not differentiable:
         return [], []
@@ -291,13 +300,43 @@ def trace_backward(
             cuts.install(positions, given)
             seeds = [p for p in differentiable if p not in cuts.heads(positions)]
             results = gradients([positions.tensors[p] for p in seeds], [inputs[i].leaf for i in indices], [given[p] for p in seeds])
+    results = tuple(caught(i, grad, wrapped) for i, grad in zip(indices, results, strict=True)) if wrapped and indices else results
+    for step, _ in wrapped.values():
+        step.catching = None
     for grad in results:
+        if grad is not None and is_wrapper(grad):
+            kind = type(grad).__qualname__
+            hint = "wrap the tensor, or pass it in without gradients"
+            raise Unsupported("no-gradient", f"the gradient of a plain tensor is a {kind}, which wraps others", hint)
         if grad is not None and grad.layout is not torch.strided:
             raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     found = [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
     if not found and not cuts.points:
         raise no_gradient()
     return differentiable, found
+
+
+@contextmanager
+def masks_let_go(recorder: Recorder) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        let_go_of_masks(recorder.wrappers)
+
+
+def entrances(graph: torch.fx.GraphModule) -> dict[int, tuple[Enter, int]]:
+    """The inputs that lie inside of wrappers, by index: what makes the wrapper, and which of its parts they are."""
+    places = {node: i for i, node in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
+    steps = [n for n in graph.graph.nodes if isinstance(n.target, Enter)]
+    return {places[part]: (n.target, place) for n in steps for place, part in enumerate(n.args)}  # type: ignore[index,misc]
+
+
+def caught(index: int, grad: torch.Tensor | None, wrapped: Mapping[int, tuple[Enter, int]]) -> torch.Tensor | None:
+    """The gradient of an input: of one inside of a wrapper, what the wrapper's own gradient has there, whose sizes may be others."""
+    if grad is None or index not in wrapped:
+        return grad
+    step, place = wrapped[index]
+    return (step.catching or {}).get(place)
 
 
 def no_gradient() -> Unsupported:

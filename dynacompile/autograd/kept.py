@@ -16,6 +16,7 @@ from dynacompile.autograd.functionalize import FunctionalInput, storage
 from dynacompile.autograd.outputs import Positions, shares_version
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Fresh, Marks, Output, Part, Target, ViewOfInput, ViewOfOutput, Watch
+from dynacompile.ops.wrappers import leaves_of
 
 if TYPE_CHECKING:
     from dynacompile.autograd.joint import JointGraph
@@ -69,14 +70,13 @@ def read_history(
             continue
         for kept in kept_by(node, held):
             parts.add((reached[node], leads[node]))
-            if kept is None:
-                continue
-            place = storage(kept)
-            owner = owners.get(moved.get(place, place))
-            if owner is not None and (kept is owner[2] or place in moved or shares_version(kept, owner[2])):
-                found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
-                if kept is owner[2]:
-                    themselves.add(owner[:2])
+            for part in () if kept is None else leaves_of(kept):
+                place = storage(part)
+                owner = owners.get(moved.get(place, place))
+                if owner is not None and (part is owner[2] or place in moved or part is not kept or shares_version(part, owner[2])):
+                    found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
+                    if part is owner[2]:
+                        themselves.add(owner[:2])
     watches = tuple(Watch(*key, as_parts(nodes, ends), key in themselves) for key, nodes in sorted(found.items()))
     computed = frozenset(i for i in indices if inputs[i].value is not inputs[i].leaf)
     variables = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ import functools
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ class Recorder(TorchDispatchMode):
         self.table = table
         self.graph = torch.fx.Graph()
         self._make = self.graph.create_node if fake_mode.shape_env is None else functools.partial(add_node, self.graph)
+        self.wrappers: list[torch.Tensor] = []  # values that wrap others
         self.constants: dict[str, torch.Tensor] = {}
         self.writes: dict[int, torch.fx.Node] = {}  # memory that the captured graph writes to, and its last node that does
         self.site: Site | None = None
@@ -73,7 +75,14 @@ class Recorder(TorchDispatchMode):
         self._handles: dict[int, Handle] = {}
         self.made_by: dict[torch.fx.Node, torch.autograd.graph.Node] = {}  # of the backward's nodes
 
+    def entered(self) -> AbstractContextManager[Any]:
+        """With all that belongs to it on the stack."""
+        return self
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return self.handle(func, types, args, kwargs or {})
+
+    def handle(self, func, types, args, kwargs):
         if func is DEVICE:
             return args[0].fake_device
         if func in ALIASES:
@@ -85,16 +94,16 @@ class Recorder(TorchDispatchMode):
         rule = self.table.get(func)
         if rule is not None:
             with self, within(self.fake_mode.shape_env, func, args):
-                out = rule(*args, **(kwargs or {}))
+                out = rule(*args, **kwargs)
             if out is not NotImplemented:
                 return out
         if func is LIFT_FRESH:
             return self.constant(args[0])
         if func is TO_COPY and not isinstance(args[0], torch.Tensor):  # torch.func turns numbers into tensors by it
-            return self.constant(torch.tensor(args[0], dtype=(kwargs or {}).get("dtype"), device=(kwargs or {}).get("device")))
+            return self.constant(torch.tensor(args[0], dtype=kwargs.get("dtype"), device=kwargs.get("device")))
         if func in VIEWS_TO_SAME_SIZE and isinstance(args[0], FakeTensor) and same_size(args[1], args[0].shape):
             return args[0]
-        return self.record(func, types, args, kwargs or {})
+        return self.record(func, types, args, kwargs)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

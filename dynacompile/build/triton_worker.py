@@ -10,21 +10,43 @@ import linecache
 import os
 import re
 import select
+import subprocess
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from triton import knobs
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.errors import TritonError
 
-spec = importlib.util.spec_from_file_location("wire", Path(__file__).with_name("wire.py"))  # its package would import torch
-wire = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-spec.loader.exec_module(wire)  # type: ignore[union-attr]
+
+def beside(name: str) -> ModuleType:
+    """A file of this folder as a module; its package would import torch."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+    spec.loader.exec_module(module)  # type: ignore[union-attr]
+    return module
+
+
+wire, uniform_registers = beside("wire"), beside("uniform_registers")
 
 # What Triton and its passes raise, and what running our text may.
-FAILURES = (TritonError, RuntimeError, OSError, SyntaxError, NameError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
+FAILURES = (
+    TritonError,
+    subprocess.SubprocessError,
+    RuntimeError,
+    OSError,
+    SyntaxError,
+    NameError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+)
 IDLE_SECONDS = 300.0  # then the worker ends; the pool starts another when needed
 WATCH_SECONDS = 5.0  # how often it looks whether its parent still lives
 WARM_UP = {
@@ -52,11 +74,25 @@ def compile_job(job: dict) -> tuple[dict, bytes]:
     target [backend, arch, warp size].
     Result: symbol, shared (bytes), warps, params (pointers that the cubin takes, Triton's own included), scratch (bytes of global memory that each program
     needs for itself); and the cubin."""
-    metadata, ptx, cubin = compile_text(job)
+    metadata, ptx, cubin = compile_sound(job)
     entry = re.search(r"\.entry\s+\S+?\((.*?)\)", ptx, re.DOTALL)
     params = entry.group(1).count(".param") if entry else len(job["pointers"])
     facts = {"symbol": metadata["name"], "shared": metadata["shared"], "warps": metadata["num_warps"], "params": params}
     return facts | {"scratch": metadata.get("global_scratch_size") or 0}, cubin
+
+
+def compile_sound(job: dict) -> tuple[dict, str, bytes]:
+    """The same as compile_text; a kernel that ptxas broke is compiled again, with the matrix instructions of Ampere in place of Hopper's."""
+    found = compile_text(job)
+    if not uniform_registers.may_have_it(found[1], knobs.nvidia.ptxas.version):
+        return found
+    if not uniform_registers.unwritten(uniform_registers.disassemble(found[2], knobs.nvidia.nvdisasm.path)):
+        return found
+    os.environ["DISABLE_MMA_V3"] = "1"  # read by Triton in each compile
+    try:
+        return compile_text(job)
+    finally:
+        del os.environ["DISABLE_MMA_V3"]
 
 
 def compile_text(job: dict) -> tuple[dict, str, bytes]:

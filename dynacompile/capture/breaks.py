@@ -30,6 +30,8 @@ BREAKS: dict[str, Row] = {
     "collective": Row("{} talks to other processes", "use torch.distributed._functional_collectives, or call it outside of the compiled region"),
     "unknown-object": Row("{} is not modelled by capture", "use plain tensors, numbers, lists, tuples, dicts or nn.Module attributes here"),
     "tensor-subclass": Row("{} and is left to Python", "use a subclass that overrides __torch_function__ alone, or pass plain tensors in"),
+    "aliased-wrapper": Row("{}, and it wraps others", "return a copy of it (`clone()`)"),
+    "symbolic-wrapper": Row("sizes or numbers are symbols beside {}", "compile with dynamic=False: each size has an entry of its own"),
     "unknown-attribute": Row("attribute access not modelled by capture: {}", "read the attribute before the compiled region and pass the value in"),
     "unknown-opcode": Row("the instruction {} is not modelled by capture", "rewrite the statement, or move it to a function marked with dynacompile.disable"),
     "unknown-operation": Row("operation not modelled by capture: {}", "rewrite the expression with tensor operations or plain Python values"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +25,9 @@ from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.repeats import Facts
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import is_resume
-from dynacompile.capture.symbols import NeedsSymbols, bind_numbers, counts_loop
+from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, bind_numbers, counts_loop
 from dynacompile.capture.trace import Trace
+from dynacompile.capture.values import dtensors
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
@@ -34,14 +36,17 @@ from dynacompile.capture.values.distributions import assumable
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.torch_functions import refusal
+from dynacompile.capture.values.wrappers import WrapperTensor, leave_of
+from dynacompile.capture.values.written_collectives import LeftPending, refuse_pending
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
-from dynacompile.ir.captured import Break, Captured, GraphInput, Guard, Site, no_guards
+from dynacompile.ir.captured import PENDING, Break, Captured, GraphInput, Guard, Site, Wrappers, no_guards
 from dynacompile.ir.guard_facts import GlobalState, global_state
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import DictAttr, Free, Global, Local, Source
+from dynacompile.ops.wrappers import Enter, Leave
 from dynacompile.private import of_torch
 
 LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
@@ -85,6 +90,7 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: 
     frame to Python as well, with a reason that says so; under `verify` it is raised.
     """
     codes = codes or CodeCache()
+    dtensors.prepare()
 
     def again() -> Captured:
         try:
@@ -131,10 +137,16 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             known = ShapePolicy() if policy is None else policy
             policy = replace(known, marks=True, numbers=known.numbers | reason.numbers, values=known.values or reason.values)
             manner = replace(manner, loops=manner.loops or reason.loops)
+        except NeedsNumbers as reason:
+            raise unsupported("symbolic-wrapper", str(reason)) from reason
         except EnteredByHand:
             if not manner.by_hand:
                 raise
             manner = replace(manner, by_hand=False)
+        except LeftPending:
+            if not manner.works:
+                raise
+            manner = replace(manner, works=False)
 
 
 @dataclass(frozen=True)
@@ -142,12 +154,14 @@ class Manner:
     """How a frame is interpreted: first with hopes, then with those less that did not come true.
 
     loops: ints that change from round to round of a loop are symbols. assumes: how many validations of distributions the graph takes for passed, None for
-    all that come. by_hand: torch's managers are entered in the graph also where no with statement does it.
+    all that come. by_hand: torch's managers are entered in the graph also where no with statement does it. works: collectives that are begun with
+    `async_op=True` are operations of the graph.
     """
 
     loops: bool = False
     assumes: int | None = None
     by_hand: bool = True
+    works: bool = True
 
 
 def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, facts: Facts | None, manner: Manner) -> Captured:
@@ -158,7 +172,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
     def trace() -> Trace:
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
-        made.assumable, made.enters_by_hand = manner.assumes, manner.by_hand
+        made.assumable, made.enters_by_hand, made.follows_works = manner.assumes, manner.by_hand, manner.works
         made.leaves_first_steps = env.leaves_first_steps
         made.grads = getattr(frame, "grads", made.grads)
         made.limit(env.config.trace_limit)
@@ -242,7 +256,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
                 attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None
                 reason.__traceback__ = None  # it would hold this frame, which holds it, and so the caller's, until garbage is collected
             return attempt
-        except (VerifyError, NeedsSymbols, MarkViolated):
+        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated):
             raise
         except Exception as bug:
             if is_undecided(bug):
@@ -317,6 +331,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     site = Site(code.co_filename, code.co_firstlineno, code.co_qualname)
     if stop is not None and not stop.execute and not cx.recorder.ops and not cx.effects:
         raise located(stop.why)
+    refuse_pending(cx)
     if stop is None and attempt.raised is not None:
         ending = finish_raise(cx, symbolic, attempt.raised)
     elif stop is None:
@@ -325,7 +340,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         ending = finish_break(symbolic, stop.execute, stop.why.code)
     if not all(hook.is_as_read() for hook in cx.hooks):
         raise unsupported("hooks", f"{code.co_qualname}, where a variable changes after the hook of a tensor has read it,")
-    graph = graph_module(cx, ending.outputs, state)
+    graph, leaves = graph_module(cx, ending.outputs, state)
     inputs = cx.recorder.fresh_inputs() if graph is not None else ()
     inputs, roots = used_inputs(graph, inputs)
     check_memory(cx, inputs)
@@ -353,6 +368,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         settings=cx.effects.settings.used or {},
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
+        wrappers=wrappers_of(graph, inputs, leaves),
     )
 
 
@@ -361,22 +377,61 @@ def continues_break(cx: Trace, code: CodeType) -> bool:
     return is_resume(code) and not cx.recorder.ops and not cx.effects
 
 
-def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> torch.fx.GraphModule | None:
-    """The graph with its outputs, modes restored to those at its start; None when it does nothing."""
+def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> tuple[torch.fx.GraphModule | None, list[Leave | None]]:
+    """The graph with its outputs and modes restored to those at its start, None when it does nothing; and what takes apart each output that is a wrapper."""
     if not cx.recorder.ops:
-        return None
+        return None, []
     graph = cx.recorder.graph
     for node, _, leave in reversed(cx.autocasts):
         graph.call_function(leave, (node,))
     if torch.is_grad_enabled() != state.grad_mode:
         graph.call_function(of_torch.set_grad_enabled, (state.grad_mode,))
-    graph.output(tuple(value.node for value in outputs))
+    leaves, results = take_apart(graph, cx, outputs)
+    graph.output(tuple(results))
     if cx.symbols is not None:
         bind_numbers(cx.recorder, cx.symbols)
     for node in [n for n in graph.nodes if n.op == "placeholder" and not n.users]:
         graph.erase_node(node)
     with of_torch.use_lazy_graph_module(True):  # Python code is made for who prints or runs the graph
-        return of_torch.make_graph_module(cx.recorder.owner(graph), graph)
+        return of_torch.make_graph_module(cx.recorder.owner(graph), graph), leaves
+
+
+def take_apart(graph: torch.fx.Graph, cx: Trace, outputs: Sequence[Any]) -> tuple[list[Leave | None], list[torch.fx.Node]]:
+    """What takes each output apart, where it is a wrapper, and the results of the graph."""
+    leaves: list[Leave | None] = []
+    results: list[torch.fx.Node] = []
+    for value in outputs:
+        if not isinstance(value, WrapperTensor):
+            leaves.append(None)
+            results.append(value.node)
+            continue
+        leave = leave_of(value, cx, outputs)
+        leaves.append(leave)
+        node = graph.call_function(leave, (value.node,))
+        with torch.enable_grad():  # a result may have been recorded though gradients are off where the frame ends
+            node.meta["val"] = node.meta["example_value"] = parts = leave(value.fake)
+        for i, part in enumerate(parts):
+            results.append(graph.call_function(operator.getitem, (node, i)))
+            results[-1].meta["val"] = results[-1].meta["example_value"] = part
+    return leaves, results
+
+
+def wrappers_of(graph: torch.fx.GraphModule | None, inputs: Sequence[GraphInput], leaves: Sequence[Leave | None]) -> Wrappers | None:
+    if graph is None or not any(i.wrapper or i.is_pending for i in inputs) and not any(leaves):
+        return None
+    nodes = {n.name: n for n in graph.graph.nodes if n.op == "placeholder"}
+    found: dict[Source, int] = {}
+    enters: list[Enter] = []
+    rows: list[tuple[int, str] | None] = []
+    for item in inputs:
+        if item.wrapper is None:
+            rows.append((PENDING, "") if item.is_pending else None)
+            continue
+        if item.wrapper not in found:
+            found[item.wrapper] = len(enters)
+            enters.append(next(u.target for u in nodes[item.name].users if isinstance(u.target, Enter)))
+        rows.append((found[item.wrapper], item.source.name))  # type: ignore[attr-defined]
+    return Wrappers(tuple(rows), tuple(enters), tuple(leaves))
 
 
 def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ...]) -> tuple[tuple[GraphInput, ...], tuple[Source, ...]]:

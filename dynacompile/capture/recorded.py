@@ -11,6 +11,7 @@ import torch.fx
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.captured import Site
+from dynacompile.ops.wrappers import leaves_of
 
 
 @dataclass(frozen=True)
@@ -37,4 +38,5 @@ def as_it_is(value: Value) -> Value:
 
 
 def storage_of(fake: torch.Tensor) -> int:
-    return fake.untyped_storage()._cdata
+    """Of a tensor that wraps others, that of the first of them."""
+    return leaves_of(fake)[0].untyped_storage()._cdata

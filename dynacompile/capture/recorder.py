@@ -22,26 +22,28 @@ from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_pa
 from dynacompile.capture.recorded import Operation, as_it_is, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
 from dynacompile.capture.results import ALL, Results
-from dynacompile.capture.symbols import NeedsSymbols, Symbols, Unbacked, is_marked
+from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, Symbols, Unbacked, is_marked
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.wrappers import PendingTensor, WrapperTensor, check_written, refusing, tensor_value
 from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site, TensorFacts
-from dynacompile.ir.fakes import fake_mode, fake_of
+from dynacompile.ir.fakes import fake_mode, fake_of, with_history, wrapper_fake
 from dynacompile.ir.looks import Later, Look, Looks, give
 from dynacompile.ir.memory import Folded
 from dynacompile.ir.nodes import copy_node, new_node, new_placeholder
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.rounds import Again
 from dynacompile.ir.shapes import is_undecided, symbolic_rules
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Attr, Source
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
+from dynacompile.ops.wrappers import Enter, Wrapping, begun, is_wrapper
 from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, TorchDispatchMode
 
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
@@ -99,6 +101,9 @@ class Recorder:
         self.log: list[Operation | Callable[[], Operation] | None] = []  # all that was recorded, in order, or what makes it; None: no operation alone
         self._site, self._use = site, use
         self._last_placeholder: torch.fx.Node | None = None
+        self._last_entrance: torch.fx.Node | None = None  # of the nodes behind the placeholders that make wrappers
+        self.begins_with_gradients = torch.is_grad_enabled()
+        self.wrappers: dict[int, WrapperTensor] = {}  # id of the fake of an input that lies inside of one
 
     def input(self, real: torch.Tensor, source: Source) -> TensorValue:
         """A placeholder for a tensor that exists before the frame runs."""
@@ -152,6 +157,60 @@ class Recorder:
             return found
         fake = value.fake
         return TensorFacts(cls, fake.dtype, fake.device, fake.requires_grad, *self.static_parts(fake, value.source))
+
+    def wrapper_input(self, real: Any, wrapping: Wrapping, source: Source) -> WrapperTensor:
+        """Placeholders for the tensors inside of a wrapper that exists before the frame, and the wrapper of these."""
+        if self.heeds_marks and is_marked(real) or real.is_inference():
+            raise unsupported("tensor-subclass", f"{source.text()}, of {wrapping.cls.__qualname__}, is marked as dynamic, or an inference tensor,")
+        recorded = real.requires_grad and self.begins_with_gradients
+        nodes, fakes, parts = [], [], {}
+        for name in wrapping.inner:
+            inside, at = getattr(real, name), Attr(source, name)
+            fake = fake_of(self.mode, begun(inside).detach())
+            is_recorded = recorded and (fake.is_floating_point() or fake.is_complex())
+            given = with_history(fake_of(self.mode, begun(inside).detach())) if is_recorded else fake
+            node = self.placeholder(at, given)
+            self.inputs.append(GraphInput(node.name, at, given, wrapper=source))
+            value = self.tensors[node.name] = self.values[id(given)] = TensorValue(node, given, at, inside)
+            self.versions[id(given)] = given._version
+            nodes.append(node)
+            fakes.append(fake)
+            parts[name] = value if given is fake else self.detached(node, fake, at, inside)
+        made = wrapper_fake(self.mode, real, wrapping, fakes)
+        enter = self.at_begin(Enter(wrapping), tuple(nodes), made)
+        wrapper = self.values[id(made)] = WrapperTensor(enter, made, source, real)
+        wrapper.parts = parts
+        self.versions[id(made)] = made._version
+        for node in nodes:
+            self.wrappers[id(self.tensors[node.name].fake)] = wrapper
+        return wrapper
+
+    def pending_input(self, real: Any, source: Source) -> PendingTensor:
+        """A placeholder for what the result of a collective is in the end."""
+        fake: torch.Tensor = fake_of(self.mode, begun(real).detach())
+        if real.requires_grad:
+            fake = fake.requires_grad_() if real.is_leaf else with_history(fake)
+        node = self.placeholder(source, fake)
+        self.inputs.append(GraphInput(node.name, source, fake, is_pending=True))
+        value = self.tensors[node.name] = self.values[id(fake)] = PendingTensor(node, fake, source, real)
+        self.versions[id(fake)] = fake._version
+        return value
+
+    def detached(self, placeholder: torch.fx.Node, fake: torch.Tensor, source: Source, real: torch.Tensor) -> TensorValue:
+        """The tensor inside of a wrapper as the program has it: gradients of the wrapper do not come by it."""
+        value = self.values[id(fake)] = TensorValue(self.at_begin("detach", (placeholder,), fake), fake, source, real)
+        return value
+
+    def at_begin(self, target: Any, args: tuple[torch.fx.Node, ...], value: object) -> torch.fx.Node:
+        """A node that comes before all operations."""
+        last = self._last_entrance or self._last_placeholder
+        assert last is not None
+        with self.root.inserting_after(last):
+            node = self.root.create_node("call_method" if isinstance(target, str) else "call_function", target, args)
+        node.meta["val"] = node.meta["example_value"] = value
+        node.meta["site"] = self._site()
+        self._last_entrance = node
+        return node
 
     def number_input(self, source: Source, number: torch.SymInt | torch.SymFloat) -> torch.fx.Node:
         """A placeholder for a symbolic int or float that exists before the frame runs, or is computed then."""
@@ -275,6 +334,7 @@ class Recorder:
         writes = bool(written)
         if writes:
             self.check_asked()
+            check_written(written, self.wrappers.values())
         if any(out.shape != size for out, size in zip(outs, sizes)):
             raise unsupported("op-failed", f"{target_name(target)}: the operand to be written takes other sizes")
         if any(shares_part(out, t) for out in outs for t in given):
@@ -290,7 +350,7 @@ class Recorder:
             raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
         made = tensors_in(result)
         for t in made:
-            if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor:
+            if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor and not is_wrapper(t):
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a {type(t).__name__}")
             if t.layout is not torch.strided or t.is_nested:
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a tensor that is not dense")
@@ -442,7 +502,7 @@ class Recorder:
         """One operation on fakes. What the user's operation may raise is up to torch: every exception that it raises means that eager is to run it."""
         try:
             return self.run_once(kind, target, args, kwargs, reads)
-        except Unsupported:
+        except (Unsupported, NeedsNumbers):
             raise
         except Exception as reason:
             if not isinstance(reason, RecursionError):
@@ -454,7 +514,10 @@ class Recorder:
     def run_once(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None) -> Any:
         if target in FUSED_STEPS:  # whose numbers say nothing of what is written; asking a symbol for its value would make it a constant
             kwargs = {k: 1.0 if isinstance(v, torch.SymFloat) else v for k, v in kwargs.items()}
-        apart = not_computed(tensors_in((args, kwargs))) if is_collective(target) else nullcontext()
+        operands = tensors_in((args, kwargs))
+        if any(map(is_wrapper, operands)) and any(isinstance(n, torch.SymInt) for n in (*args, *kwargs.values())):
+            raise NeedsNumbers("a tensor that wraps others")
+        apart = not_computed(operands) if is_collective(target) else refusing(operands)
         with self.mode, symbolic_rules(self.mode), reads or nullcontext(), self.watch or nullcontext(), apart:
             if kind == "call_method":
                 return getattr(args[0], target)(*args[1:], **kwargs)
@@ -503,7 +566,7 @@ class Recorder:
         if isinstance(result, torch.Tensor):
             found = self.values.get(id(result))
             if found is None:
-                found = self.values[id(result)] = TensorValue(node, result)
+                found = self.values[id(result)] = tensor_value(node, result)
             return found
         if isinstance(result, (tuple, list)):
             items = [self.element(node, i, item) for i, item in enumerate(result)]
@@ -548,6 +611,9 @@ class Recorder:
 
     def is_counted(self, key: int) -> bool:
         """Whether writes to an input changed its version."""
+        wrapper = self.wrappers.get(key)
+        if wrapper is not None and wrapper.fake._version != self.versions[id(wrapper.fake)]:
+            return True
         return self.values[key].fake._version != self.versions[key]
 
     def input_versions(self) -> dict[int, int]:
@@ -564,11 +630,20 @@ class Recorder:
         for item in self.inputs:
             value = self.tensors.get(item.name)
             if value is not None and self.was_written(value):
-                fresh = Later(item.given.look) if type(item.given) is Later else self.fake(value.real, item.source)
+                fresh = self.fresh(item, value)
                 give(value.node, fresh)
                 item = replace(item, given=fresh)
             out.append(item)
         return tuple(out)
+
+    def fresh(self, item: GraphInput, value: TensorValue) -> object:
+        """The fake of an input, as it is before the graph runs."""
+        if type(item.given) is Later:
+            return Later(item.given.look)
+        if item.wrapper is None:
+            return self.fake(value.real, item.source)
+        inside = fake_of(self.mode, begun(value.real).detach())
+        return with_history(inside) if value.fake.requires_grad else inside
 
 
 PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)

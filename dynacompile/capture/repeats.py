@@ -21,6 +21,7 @@ from dynacompile.capture.values.constant import ConstantValue, SliceValue, is_co
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.wrappers import tensor_value
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import Guard
 from dynacompile.ir.guard_facts import GlobalState, ModuleFacts, global_state
@@ -246,7 +247,7 @@ class Repetition:
         recorder.copy(operation, self.nodes)
         for leaf in leaves(operation.result):
             if isinstance(leaf, TensorValue) and id(leaf) not in self.tensors and leaf.node in self.nodes:
-                self.tensors[id(leaf)] = TensorValue(self.nodes[leaf.node], leaf.fake)
+                self.tensors[id(leaf)] = tensor_value(self.nodes[leaf.node], leaf.fake)
         made = tuple(recorder.nodes[before:])
         recorder.log.append(replace(operation, args=args, kwargs=kwargs, result=self.renamed(operation.result), nodes=made))
 

@@ -18,6 +18,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.wrappers import tensor_value
 from dynacompile.errors import Unsupported, VerifyError
 from dynacompile.ir.looks import Later, Look, give
 from dynacompile.ir.rounds import Again
@@ -221,7 +222,7 @@ class Repetition:
         if found is not None:
             return found
         if isinstance(value, TensorValue) and value.node in self.nodes:  # what a copied operation gives
-            found = self.now[id(value)] = TensorValue(self.nodes[value.node], value.fake)
+            found = self.now[id(value)] = tensor_value(self.nodes[value.node], value.fake)
             found.is_number = value.is_number
             return found
         if type(value) is TupleValue or type(value) is ListValue:

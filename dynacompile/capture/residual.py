@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from dynacompile import native
@@ -34,6 +35,7 @@ from dynacompile.ir.source import (
     Remembered,
     Source,
     TypeOf,
+    ValueAt,
 )
 from dynacompile.private import of_torch
 
@@ -199,6 +201,12 @@ class Builder(CallWriter):
                 with self.calling():
                     self.source(base)
                 self.call(0)
+            case ValueAt(base, place):
+                self.push_null()
+                self.const(value_at)
+                self.source(base)
+                self.const(place)
+                self.call(2)
             case TypeOf(base):
                 self.callee(type)
                 self.source(base)
@@ -358,6 +366,10 @@ class Builder(CallWriter):
         prologue.append(Instr("RESUME", 0, None, self.position))
         fields |= {"co_consts": tuple(self.consts.items) or (None,), "co_names": tuple(self.names.items)}
         return prologue + self.instrs, fields
+
+
+def value_at(table: dict[Any, Any], place: int) -> Any:
+    return next(islice(table.values(), place, None))
 
 
 def is_loadable(value: Value) -> bool:

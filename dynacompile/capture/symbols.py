@@ -47,6 +47,10 @@ class NeedsSymbols(Exception):
         self.loops, self.numbers, self.values = loops, numbers, values
 
 
+class NeedsNumbers(Exception):
+    """A capture with symbols met what can't have them: the frame is to be captured with constants in their place."""
+
+
 @dataclass(frozen=True)
 class Mark:
     """What the user asked of a dimension. strict: anything less is an error."""

@@ -49,10 +49,12 @@ from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_look
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Attr, ClosureCell, Constant, Source
+from dynacompile.ops.wrappers import let_go_of_masks
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.gradients import Hook
+    from dynacompile.capture.values.written_collectives import WorkValue
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
 CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # kinds of facts that change while an object stays the same
@@ -105,6 +107,8 @@ class Trace:
         self.autocast_cache = True  # as the program has set it; capture goes without
         self.bodies: list[Body] = []  # functions that become graphs of their own, being traced
         self.hooks: list[Hook] = []  # of tensors of the graph
+        self.works: list[WorkValue] = []  # collectives that the frame has begun and not waited for
+        self.follows_works = True  # such are operations of the graph
         self.steps, self.most_steps = 0, math.inf
         self.handling: ExceptionValue | None = None
         self.fullgraph = False  # a break is an error
@@ -431,6 +435,7 @@ class Trace:
         The last place stays: later stages ask symbols where they come from. torch's caches keep some symbols, and so the trace, for long.
         """
         self._left_at = self.site() if self.frames else None
+        let_go_of_masks([value.fake for value in self.recorder.values.values()])
         for frame in self.frames:
             frame.let_go()
         tables = (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks)

@@ -12,6 +12,7 @@ from dynacompile.ir.captured import GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import Disjoint, memory_range
 from dynacompile.ir.looks import sample_of
 from dynacompile.ir.source import Attr
+from dynacompile.ops.wrappers import begun
 
 
 def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
@@ -19,7 +20,9 @@ def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
     written = {i.name for i in cx.recorder.written_inputs()}
     if not written:
         return
-    reals = {name: value.real for name, value in cx.recorder.tensors.items()}
+    if any(i.is_pending for i in cx.recorder.written_inputs()):
+        raise unsupported("mutation", "the result of a collective that may be under way is written")
+    reals = {name: begun(value.real) for name, value in cx.recorder.tensors.items()}
     ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs if i.name in reals)
     open_ranges: list[tuple[int, str]] = []
     for begin, end, name in ranges:

@@ -29,7 +29,7 @@ constexpr AccessName accesses[] = {
     {"dict_item", Access::dict_item, 's'}, {"attribute", Access::attribute, 's'}, {"item", Access::item, 's'},
     {"type", Access::type, '-'},           {"cell", Access::cell, 'i'},         {"positional_default", Access::positional_default, 'i'},
     {"keyword_default", Access::keyword_default, 's'}, {"link", Access::link, '-'},
-    {"referent", Access::referent, '-'},
+    {"referent", Access::referent, '-'},   {"value_at", Access::value_at, 'i'},
 };
 
 struct OpName {
@@ -39,7 +39,7 @@ struct OpName {
 constexpr OpName ops[] = {
     {"is", Op::is},           {"type", Op::type},         {"equals", Op::equals}, {"tensor", Op::tensor}, {"function", Op::function}, {"has_attribute", Op::has_attribute},
     {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state}, {"flag", Op::flag}, {"set", Op::set},
-    {"names", Op::names},
+    {"names", Op::names}, {"match", Op::match},
 };
 
 bool is_key(PyObject* object) {
@@ -91,6 +91,14 @@ bool parse_keys(PyObject* argument, Check& check) {
     return known;
 }
 
+bool parse_match(PyObject* argument, Check& check) {
+    PyObject* holds;
+    int is_fixed;
+    if (!PyArg_ParseTuple(argument, "Op:match", &holds, &is_fixed)) return false;
+    check.match.reset(new MatchCheck{PyRef::share(holds), is_fixed != 0, {}});
+    return true;
+}
+
 bool parse_function(PyObject* argument, Check& check) {
     PyObject *code, *globals;
     if (!PyArg_ParseTuple(argument, "O!O", &PyCode_Type, &code, &globals)) return false;
@@ -99,7 +107,7 @@ bool parse_function(PyObject* argument, Check& check) {
     return check.expected.hold(code);
 }
 
-int relative_cost(const Check& check) { return check.op == Op::tensor ? 3 : check.op == Op::dict_keys || check.op == Op::has_attribute ? 2 : 1; }
+int relative_cost(const Check& check) { return check.op == Op::match ? 4 : check.op == Op::tensor ? 3 : check.op == Op::dict_keys || check.op == Op::has_attribute ? 2 : 1; }
 
 bool add_nodes(Program& program, PyObject* list) {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); i++) {
@@ -194,7 +202,8 @@ void settle(Program& program) {
     auto cheaper = [](const Node* a, const Node* b) { return a->cost < b->cost; };
     for (size_t i = program.nodes.size(); i-- > 0;) {
         Node& node = *program.nodes[i];
-        node.calls = node.calls || node.access == Access::attribute;
+        const bool asks = std::any_of(node.checks.begin(), node.checks.end(), [](const Check& check) { return check.op == Op::match; });
+        node.calls = node.calls || asks || node.access == Access::attribute;
         for (Node* child : node.children) {
             node.calls = node.calls || child->calls;
             node.cost += child->cost + 1;
@@ -424,6 +433,7 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
             check.expected.hold_strong(argument);
             return true;
         case Op::function: return parse_function(argument, check);
+        case Op::match: return parse_match(argument, check);
         case Op::length: check.number = PyLong_AsSsize_t(argument); return !PyErr_Occurred();
         case Op::has_attribute:
         case Op::dict_has:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch
 from dynacompile import native
 from dynacompile.ir import source as ir
 from dynacompile.ir.source import Source
+from dynacompile.private import of_torch
 
 
 class Missing:
@@ -166,6 +168,13 @@ def _(source: ir.Referent, base: Any) -> Any:
     return MISSING if target is None else target
 
 
+@based(ir.ValueAt)
+def _(source: ir.ValueAt, base: Any) -> Any:
+    if not isinstance(base, dict) or type(base).__iter__ not in (dict.__iter__, OrderedDict.__iter__):
+        return MISSING
+    return next(islice(base.values(), source.place, None), MISSING)
+
+
 @based(ir.TypeOf)
 def _(source: ir.TypeOf, base: Any) -> Any:
     return type(base)
@@ -211,11 +220,14 @@ def load_attribute(value: Any, name: str) -> Any:
     found = in_type(type(value), name)
     if found is not MISSING and is_data_descriptor(found):
         asks = isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter) and name != "__dict__"
-        native_getter = isinstance(found, C_FIELDS) and not asks
+        override = in_type(type(value), "__torch_function__")
+        unasked = override is in_type(torch.nn.Parameter, "__torch_function__") or name == "grad" and override is in_type(torch.Tensor, "__torch_function__")
+        native_getter = isinstance(found, C_FIELDS) and (not asks or unasked or isinstance(found, types.MemberDescriptorType))
         if not native_getter:
             return MISSING
         try:
-            return found.__get__(value, type(value))
+            with of_torch.DisableTorchFunctionSubclass():
+                return found.__get__(value, type(value))
         except AttributeError:  # a slot that is empty
             return MISSING
     if isinstance(value, type):

@@ -93,12 +93,13 @@ uint64_t step_key(uint64_t parent, const Node& node) {
 }
 
 void add_below(std::vector<Feature>& found, const Node& node, uint64_t parent, int depth) {
-    if (node.access == Access::attribute) return;
+    if (node.access == Access::attribute || node.access == Access::value_at) return;
     const uint64_t key = step_key(parent, node);
     for (const Check& check : node.checks) {
         if (uint64_t sort = sort_key(check)) found.push_back({mix(key, sort), &node, &check, {}, depth * 4 + 4});
         if (check.op != Op::tensor) continue;
         found.push_back({mix(key, part_key(*check.tensor, TensorPart::sizes)), &node, &check, TensorPart::sizes, depth * 4 + 6});
+        if (check.tensor->wraps) continue;
         found.push_back({mix(key, part_key(*check.tensor, TensorPart::layout)), &node, &check, TensorPart::layout, depth * 4 + 10});
     }
     for (const Node* child : node.children) add_below(found, *child, key, depth + 1);

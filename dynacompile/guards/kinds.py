@@ -57,7 +57,7 @@ def simple(op: str) -> Callable[[Tree, int, Guard, int], None]:
 
 def compile_tensor(tree: Tree, node: int, guard: Guard, index: int) -> None:
     facts: TensorFacts = guard.expected  # type: ignore[assignment]
-    tree.check("tensor", node, (facts.type, facts.dtype, facts.device, facts.requires_grad, facts.sizes, facts.strides), index)
+    tree.check("tensor", node, (facts.type, facts.dtype, facts.device, facts.requires_grad, facts.sizes, facts.strides, facts.wraps), index)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
@@ -72,8 +72,8 @@ def explain_tensor(guard: Guard, tensor: Any, find: Find) -> Iterator[Difference
     if kind is not facts.type:
         yield f"type({name})", *named(facts.type, kind)
         return
-    tensor = plain_twin(tensor)
-    if not is_plain(tensor):
+    tensor = tensor if facts.wraps else plain_twin(tensor)
+    if not facts.wraps and not is_plain(tensor):
         odd = "a wrapped, conjugate, negated or quantized tensor"
         yield name, "a plain strided tensor", odd if tensor.layout is torch.strided else f"layout {tensor.layout}"
         return
@@ -310,6 +310,16 @@ def explain_names(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
         yield what, texts[0], f"another {texts[1]}" if texts[0] == texts[1] else texts[1]
 
 
+def compile_match(tree: Tree, node: int, guard: Guard, index: int) -> None:
+    tree.check("match", node, (guard.expected.holds, guard.expected.is_fixed), index)  # type: ignore[attr-defined]
+
+
+def explain_match(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    wanted: Any = guard.expected
+    if not wanted.holds(value):
+        yield text(guard), wanted.text, shortened(wanted.shows(value))
+
+
 def explain_flag(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     flag: Any = guard.expected
     yield from differing(without_values(flag.name), flag.value, flag.read())
@@ -334,5 +344,6 @@ KINDS: Mapping[str, Kind] = {
     "SHAPE": Kind(compile_shape, explain_shape),
     "SET": Kind(simple("set"), explain_set),
     "NAMESPACES": Kind(compile_names, explain_names),
+    "MATCH": Kind(compile_match, explain_match),
     "FLAG": Kind(lambda tree, node, guard, index: tree.check("flag", -1, (guard.expected.read, guard.expected.value), index), explain_flag),  # type: ignore[attr-defined]
 }

@@ -155,15 +155,33 @@ bool flag_holds(PyObject* pair) {
     return holds;
 }
 
+// Asked of a value that is kept alive meanwhile.
+bool match_holds(MatchCheck& check, PyObject* value) {
+    constexpr size_t most_known = 4096;
+    if (check.is_fixed && check.known.count(value)) return true;
+    PyObject* function = check.holds.get();
+    PyObject* now = PyObject_CallOneArg(function, value);
+    if (!now && !raises_again(function, value)) return false;
+    const bool holds = now == Py_True;
+    Py_XDECREF(now);
+    if (holds && check.is_fixed) {
+        if (check.known.size() >= most_known) check.known.clear();
+        check.known.emplace(value, PyRef::share(value));
+    }
+    return holds;
+}
+
+PyObject* call_again(PyObject* function, PyObject* argument) { return argument ? PyObject_CallOneArg(function, argument) : PyObject_CallNoArgs(function); }
+
 }  // namespace
 
-// Calls a function without arguments again, which raised. True where it raises the same: the error is cleared, the guard does not hold. Else
+// Calls a function again, which raised. True where it raises the same: the error is cleared, the guard does not hold. Else
 // what it raised was a signal handler's, which the program is to get: that error is set.
-bool raises_again(PyObject* function) {
+bool raises_again(PyObject* function, PyObject* argument) {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return false;
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
-    PyObject* again = PyObject_CallNoArgs(function);
+    PyObject* again = call_again(function, argument);
     const bool same = !again && PyErr_ExceptionMatches(type);
     Py_XDECREF(again);
     if (same || (!again && !PyErr_ExceptionMatches(PyExc_Exception))) {
@@ -197,6 +215,7 @@ Loaded load(const Node& node, PyObject* base, const Roots& roots) {
         case Access::item: return load_item(node, base);
         case Access::link: return {link_result(base)};
         case Access::referent: return {referent_of(base)};
+        case Access::value_at: return {value_at(base, node.index)};
         case Access::type: return {reinterpret_cast<PyObject*>(Py_TYPE(base))};
         case Access::cell: return {PyFunction_Check(base) ? cell_content(PyFunction_GET_CLOSURE(base), node.index) : nullptr};
         case Access::positional_default: {
@@ -226,6 +245,7 @@ bool check_holds(const Check& check, PyObject* value, const Roots& roots) {
         case Op::flag: return flag_holds(check.expected.get());
         case Op::set: return elements_equal(value, check.expected.get());
         case Op::names: return names_hold(*check.names);
+        case Op::match: return match_holds(*check.match, value);
     }
     return false;
 }

@@ -14,8 +14,8 @@
 
 namespace dynacompile {
 
-enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default, link, referent };
-enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state, flag, set, names };
+enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_dict, dict_item, attribute, item, type, cell, positional_default, keyword_default, link, referent, value_at };
+enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state, flag, set, names, match };
 
 // What a tensor must be. -1 in sizes and strides: any; strides empty with any_strides: not looked at.
 struct TensorCheck {
@@ -23,6 +23,7 @@ struct TensorCheck {
     PyTypeObject* exact = nullptr;  // the type, where it is one of torch's own, which stay
     int8_t dtype, device_type, device_index;
     bool requires_grad, any_strides;
+    bool wraps = false;  // others, by a class in Python
     std::vector<int64_t> sizes, strides;
     mutable uint64_t keys = 0, facts = 0;  // of the last tensor that passed; see tensor_words.h
 };
@@ -60,6 +61,13 @@ struct NamesCheck {
     }
 };
 
+// A value that a function of Python is to say yes to; see MATCH in ir/guard_facts.py.
+struct MatchCheck {
+    PyRef holds;
+    bool is_fixed;
+    std::unordered_map<PyObject*, PyRef> known;  // values that it has said yes to, where that lasts
+};
+
 struct Check {
     Op op;
     bool flag = false;             // for has_attribute and dict_has: is it to be there?
@@ -71,6 +79,7 @@ struct Check {
     std::unique_ptr<TensorCheck> tensor;
     std::unique_ptr<StateCheck> state;
     std::unique_ptr<NamesCheck> names;
+    std::unique_ptr<MatchCheck> match;
 };
 
 struct Node;
@@ -227,7 +236,7 @@ bool parse_shape(PyObject* tuple, size_t places, std::vector<int64_t>& into);  /
 PyObject* number_from(const std::vector<int64_t>& program, PyObject* const* objects);  // a new int or float; null where there is none
 
 // machine.cpp
-bool raises_again(PyObject* function);  // called where a call of it raised: true, and the error cleared, where that is its own; else the error is left set
+bool raises_again(PyObject* function, PyObject* argument = nullptr);  // called where a call of it raised: true, and the error cleared, where that is its own; else the error is left set
 
 // names.cpp
 bool names_hold(NamesCheck& check);  // looks at classes and modules, where a word differs, in Python; false with an error set where a signal handler raised meanwhile

@@ -149,6 +149,10 @@ void record_check(Snapshot& into, const Check& check, PyObject* value) {
             if (PyDict_Check(value)) return add_dict(into, value);
             if (is_immutable(value)) return;
             break;
+        case Op::match:
+            if (check.match->is_fixed) return;  // about the identity of an object, which is what it was
+            into.calls = true;
+            break;
         default: break;
     }
     into.rest.push_back({&check, nullptr, value});

@@ -26,6 +26,7 @@ c10::DispatchKeySet plain_keys() {
 }
 
 const uint64_t not_plain = ~plain_keys().raw_repr();
+const uint64_t of_python = c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}).raw_repr();  // tensors whose class dispatches
 
 bool matches(const int64_t* actual, const std::vector<int64_t>& expected) {
     for (size_t i = 0; i < expected.size(); i++) {  // a loop: sizes are few, and memcmp's call costs more
@@ -35,7 +36,7 @@ bool matches(const int64_t* actual, const std::vector<int64_t>& expected) {
 }
 
 bool metadata_holds(const TensorCheck& check, const c10::TensorImpl* impl) {
-    if ((impl->key_set().raw_repr() & not_plain) || impl->has_symbolic_sizes_strides()) return false;
+    if ((impl->key_set().raw_repr() & not_plain & ~(check.wraps ? of_python : 0)) || impl->has_symbolic_sizes_strides()) return false;
     if (static_cast<int8_t>(c10::typeMetaToScalarType(impl->dtype())) != check.dtype || impl->requires_grad() != check.requires_grad) return false;
     c10::Device device = impl->device();
     if (static_cast<int8_t>(device.type()) != check.device_type || (check.device_index >= 0 && device.has_index() && device.index() != check.device_index)) return false;
@@ -193,8 +194,8 @@ bool extent_of(PyObject* value, bool stride, int64_t dim, int64_t& into) {
 
 std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple) {
     PyObject *type, *dtype, *device, *sizes, *strides;
-    int requires_grad;
-    if (!PyArg_ParseTuple(tuple, "O!OOpOO:tensor check", &PyType_Type, &type, &dtype, &device, &requires_grad, &sizes, &strides)) return nullptr;
+    int requires_grad, wraps = 0;
+    if (!PyArg_ParseTuple(tuple, "O!OOpOO|p:tensor check", &PyType_Type, &type, &dtype, &device, &requires_grad, &sizes, &strides, &wraps)) return nullptr;
     if (!THPDtype_Check(dtype) || !THPDevice_Check(device)) {
         PyErr_SetString(PyExc_TypeError, "a tensor check takes (type, torch.dtype, torch.device, requires_grad, sizes, strides)");
         return nullptr;
@@ -205,6 +206,7 @@ std::unique_ptr<TensorCheck> parse_tensor(PyObject* tuple) {
     check->device_type = static_cast<int8_t>(wanted.type());
     check->device_index = wanted.index();
     check->requires_grad = requires_grad;
+    check->wraps = wraps != 0;
     check->any_strides = strides == Py_None;
     if (type == reinterpret_cast<PyObject*>(torch_types.tensor) || type == reinterpret_cast<PyObject*>(torch_types.parameter)) check->exact = reinterpret_cast<PyTypeObject*>(type);
     if (!check->type.hold(type) || !parse_extents(sizes, check->sizes) || (!check->any_strides && !parse_extents(strides, check->strides))) return nullptr;

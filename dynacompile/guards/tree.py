@@ -25,6 +25,7 @@ STEPS: Mapping[type[Source], Callable[..., tuple[Step, ...]]] = {
     ir.Remembered: lambda s: (("link", None),),
     ir.Referent: lambda s: (("referent", None),),
     ir.TypeOf: lambda s: (("type", None),),
+    ir.ValueAt: lambda s: (("value_at", s.place),),
     ir.ClosureCell: lambda s: (("cell", s.index),),
     ir.DefaultArg: lambda s: (("positional_default" if isinstance(s.key, int) else "keyword_default", s.key),),
 }

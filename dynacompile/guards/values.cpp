@@ -1,6 +1,8 @@
 #include "frame/boundary.h"
 #include "guards/values.h"
 
+#include <ATen/PythonTorchFunctionTLS.h>
+
 #include <cstring>
 
 namespace dynacompile {
@@ -56,11 +58,34 @@ namespace {
 
 bool is_c_field(PyObject* descriptor) { return Py_IS_TYPE(descriptor, &PyGetSetDescr_Type) || Py_IS_TYPE(descriptor, &PyMemberDescr_Type); }
 
-// Getters of a tensor subclass may hand over to its __torch_function__.
+// What a class of tensors says to torch's functions.
+PyObject* override_of(PyTypeObject* type) {
+    static PyObject* name = PyUnicode_InternFromString("__torch_function__");
+    return _PyType_Lookup(type, name);
+}
+
+// Getters of a tensor subclass may hand over to its __torch_function__, unless that is switched off, as that of parameters is.
 bool getters_are_native(PyObject* object) {
     PyTypeObject* type = Py_TYPE(object);
-    return !PyType_IsSubtype(type, torch_types.tensor) || type == torch_types.tensor || type == torch_types.parameter;
+    if (!PyType_IsSubtype(type, torch_types.tensor) || type == torch_types.tensor || type == torch_types.parameter) return true;
+    return override_of(type) == override_of(torch_types.parameter);
 }
+
+// Whether the class of a tensor leaves `__torch_function__` to torch. Then torch's getter of a gradient gives what it gives of any tensor.
+bool asks_torch(PyTypeObject* type) { return PyType_IsSubtype(type, torch_types.tensor) && override_of(type) == override_of(torch_types.tensor); }
+
+// No class of a tensor is asked meanwhile.
+class Unasked {
+  public:
+    Unasked() : before_(at::impl::PythonTorchFunctionTLS::get_disabled_state()) {
+        at::impl::PythonTorchFunctionTLS::set_disabled_state(at::impl::TorchFunctionDisabledState::SUBCLASSES_DISABLED);
+    }
+    ~Unasked() { at::impl::PythonTorchFunctionTLS::set_disabled_state(before_); }
+    Unasked(const Unasked&) = delete;
+
+  private:
+    at::impl::TorchFunctionDisabledState before_;
+};
 
 bool binds_natively(PyObject* found) {
     PyTypeObject* type = Py_TYPE(found);
@@ -88,9 +113,15 @@ Loaded load_attribute(PyObject* object, PyObject* name) {
     PyTypeObject* type = Py_TYPE(object);
     PyObject* found = _PyType_Lookup(type, name);
     if (found && PyDescr_IsData(found)) {
-        if (!is_c_field(found) || !(getters_are_native(object) || PyUnicode_CompareWithASCIIString(name, "__dict__") == 0)) return {};
+        const bool is_native = Py_IS_TYPE(found, &PyMemberDescr_Type) || getters_are_native(object) || PyUnicode_CompareWithASCIIString(name, "__dict__") == 0;
+        const bool is_gradient = !is_native && is_c_field(found) && PyUnicode_CompareWithASCIIString(name, "grad") == 0 && asks_torch(type);
+        if (!is_c_field(found) || !(is_native || is_gradient)) return {};
         const NoCollection quiet;
         const PyRef kept = PyRef::share(found);
+        if (is_gradient) {
+            const Unasked unasked;
+            return owned_or_nothing(Py_TYPE(found)->tp_descr_get(found, object, reinterpret_cast<PyObject*>(type)));
+        }
         return owned_or_nothing(Py_TYPE(found)->tp_descr_get(found, object, reinterpret_cast<PyObject*>(type)));
     }
     if (PyType_Check(object)) {
@@ -201,6 +232,31 @@ bool is_constant(PyObject* object) {
         if (!is_constant(PyTuple_GET_ITEM(object, i))) return false;
     }
     return true;
+}
+
+PyObject* value_at(PyObject* dict, Py_ssize_t index) {
+    if (!PyDict_Check(dict) || index >= PyDict_GET_SIZE(dict)) return nullptr;
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+    if (!Py_IS_TYPE(dict, &PyODict_Type)) {
+        if (Py_TYPE(dict)->tp_iter != PyDict_Type.tp_iter) return nullptr;  // a user's subclass may order its keys as it likes
+        for (Py_ssize_t i = 0; PyDict_Next(dict, &at, &key, &value); i++)
+            if (i == index) return value;
+        return nullptr;
+    }
+    const NoCollection quiet;
+    PyObject* iterator = PyObject_GetIter(dict);
+    key = nullptr;
+    for (Py_ssize_t i = 0; iterator && i <= index; i++) {
+        Py_XDECREF(key);
+        key = PyIter_Next(iterator);
+    }
+    PyErr_Clear();
+    value = key ? PyDict_GetItemWithError(dict, key) : nullptr;
+    PyErr_Clear();
+    Py_XDECREF(key);
+    Py_XDECREF(iterator);
+    return value;
 }
 
 bool keys_equal(PyObject* dict, PyObject* keys) {

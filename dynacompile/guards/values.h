@@ -56,6 +56,7 @@ bool elements_equal(PyObject* set, PyObject* elements);   // a set or frozenset 
 Py_ssize_t builtin_length(PyObject* object);              // of builtin containers; -1 for others
 bool constant_equal(PyObject* left, PyObject* right);     // type-exact, floats bit by bit
 bool is_constant(PyObject* object);                       // whether constant_equal knows its type
+PyObject* value_at(PyObject* dict, Py_ssize_t index);  // the value at a place in the order of a dict, borrowed; null where there is none
 bool keys_equal(PyObject* dict, PyObject* keys);          // keys: a tuple of constants, in order
 
 // A dict's item, borrowed, or null; never an error.

@@ -15,6 +15,7 @@ from dynacompile.errors import VerifyError
 from dynacompile.ir.frozen import record
 from dynacompile.ir.looks import made
 from dynacompile.ir.rounds import is_again, unroll
+from dynacompile.ops.wrappers import Enter, Leave
 from dynacompile.quoting import printable
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """Payload of a TENSOR_MATCH guard. sizes/strides: None marks a dimension that may vary."""
+    """Payload of a TENSOR_MATCH guard. sizes/strides: None marks a dimension that may vary. wraps: it wraps others, which have guards of their own."""
 
     type: type
     dtype: torch.dtype
@@ -62,19 +63,28 @@ class TensorFacts:
     requires_grad: bool
     sizes: tuple[int | None, ...]
     strides: tuple[int | None, ...] | None
+    wraps: bool = False
 
 
 @record
 class GraphInput:
     """A placeholder of the graph: where its value comes from at run time, and its fake value (FakeTensor, int, float), or `Later` one.
 
-    is_asked: a tensor whose class overrides torch's functions; the graph is given a plain alias.
+    is_asked: a tensor whose class overrides torch's functions; the graph is given a plain alias. wrapper: of a tensor that another one wraps, that one: the
+    graph's callable is given it, and takes it apart. is_pending: the result of a collective that may be under way.
     """
 
     name: str
     source: Source
     given: object
     is_asked: bool = False
+    wrapper: Source | None = None
+    is_pending: bool = False
+
+    @property
+    def root(self) -> Source:
+        """What the graph's callable is given."""
+        return self.source if self.wrapper is None else self.wrapper
 
     @property
     def fake(self) -> object:
@@ -89,6 +99,20 @@ class Break:
     reason: str
     hint: str
     stack: tuple[Site, ...]  # outermost frame first
+
+
+PENDING = -2  # in the place of a wrapper: the result of a collective that may be under way, which the graph's callable waits for
+
+
+@dataclass(frozen=True)
+class Wrappers:
+    """Tensors that wrap others among what the graph's callable is given and gives. inputs: for each graph input that lies inside of a wrapper, the index in
+    `enters` of the step that makes it, or PENDING, and the attribute; None for others. enters: the steps that make wrappers in the graph. outputs: for each
+    output that is a wrapper, the step that takes it apart in the graph; None for others."""
+
+    inputs: tuple[tuple[int, str] | None, ...]
+    enters: tuple[Enter, ...]
+    outputs: tuple[Leave | None, ...]
 
 
 def no_guards() -> tuple[Guard, ...]:
@@ -122,6 +146,7 @@ class Captured:
     whole: the frame ended inside the graph: no user Python runs after it (a leaf entry).
     settings: those of torch that `code` changes before it calls the graph, as in ir.determinism.
     shape_guards: gives the guards on symbolic sizes; to be called when the graph is compiled, since compiling may rely on more of them.
+    wrappers: None where no input or output is one.
     """
 
     name: str
@@ -137,6 +162,7 @@ class Captured:
     shape_guards: Callable[[], tuple[Guard, ...]] = no_guards
     settings: Mapping[str, bool] = field(default_factory=dict)
     facts: dict[str, int] = field(default_factory=dict)
+    wrappers: Wrappers | None = None
 
     @property
     def graph(self) -> torch.fx.GraphModule | None:

@@ -22,6 +22,7 @@ import torch
 from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.layouts import LAYOUTS, laid_out
 from dynacompile.ir.looks import new_fake
+from dynacompile.ops.wrappers import Wrapping
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
@@ -108,6 +109,28 @@ def fake_with(mode: FakeTensorMode, real: torch.Tensor, size: Sequence[int | tor
         with torch.enable_grad():
             return torch.ops.aten.alias.default(fake)
     return fake
+
+
+def with_history(value: torch.Tensor) -> torch.Tensor:
+    """A fake that autograd has computed."""
+    with of_torch.DisableTorchDispatch(), torch.enable_grad():
+        return Computed.apply(torch.empty((), requires_grad=True), value)
+
+
+def wrapper_fake(mode: FakeTensorMode, real: torch.Tensor, wrapping: Wrapping, parts: Sequence[FakeTensor]) -> torch.Tensor:
+    """A wrapper of fakes, with the place in autograd's graph of a real one."""
+    with mode:
+        made = wrapping.rebuild(parts)
+    if getattr(real, "_is_param", False):
+        made._is_param = True  # type: ignore[attr-defined]
+    if not real.requires_grad:
+        return made
+    if real.is_leaf:
+        return made.requires_grad_()
+    if not refuses_writes(real):
+        return with_history(made)
+    with torch.enable_grad(), mode:
+        return torch.ops.aten.alias.default(made.requires_grad_())
 
 
 def refuses_writes(view: torch.Tensor) -> bool:

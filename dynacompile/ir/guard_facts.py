@@ -19,6 +19,7 @@
 | DISJOINT         | Disjoint(written, others)         | the written tensors share no memory with each other nor with the others        |
 | GLOBAL_STATE     | GlobalState (source None)         | the thread's modes are as they were                                            |
 | FLAG             | Flag (source None)                | a setting of torch that the frame read is as it was                            |
+| MATCH            | Match(text, holds, is_fixed)      | a function says so: of what a tensor that wraps others is beside these          |
 | NAMESPACES       | ir.namespaces.Namespaces (source None) | names in classes and modules lead to what they led to           |
 | SHAPE            | ShapeFacts (source None)          | a condition on sizes, strides, ints and floats                                 |
 """
@@ -94,6 +95,17 @@ class Flag:
     name: str
     read: Any = field(repr=False, compare=False)  # () -> the setting as of now
     value: Hashable = None
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a value is to be: `holds(value)` tells, without running code of the user, but for the methods of a class that graphs are traced through. text:
+    how to show it. is_fixed: of an object that holds once it always does, as it is immutable."""
+
+    text: str
+    holds: Any = field(repr=False, compare=False)  # (value) -> bool
+    is_fixed: bool = True
+    shows: Any = field(default=str, repr=False, compare=False)  # (value) -> what it is, as `text` says it
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,17 @@ class ItemOf(Item):
 
 
 @record
+class ValueAt(Source):
+    """The value at a place in the order of a dict, whatever its key: a hook of a module, whose number counts those of the process."""
+
+    base: Source
+    place: int
+
+    def text(self) -> str:
+        return f"list({self.base.text()}.values())[{self.place}]"
+
+
+@record
 class Remembered(Source):
     """What functools.lru_cache remembers in `base`, an entry of a bounded cache."""
 

@@ -20,7 +20,7 @@ from dynacompile.lower.items import used_items
 from dynacompile.lower.products import lower_blocked_product, lower_small_product
 from dynacompile.ops.chunked_losses import ADD_PRODUCT, ADD_TO, AFTER, PRODUCT_INTO
 from dynacompile.ops.collectives import is_collective, is_wait
-from dynacompile.ops.table import Row
+from dynacompile.ops.table import TABLE, Row
 from dynacompile.private import of_torch
 
 aten = torch.ops.aten
@@ -42,6 +42,9 @@ def lower_extern(low: Lowering, node: torch.fx.Node, row: Row | None) -> None:
         return
     if is_sum_in_place(low, node):
         lower_sum_in_place(low, node)
+        return
+    if starts_as_a_fill(low, node):
+        lower_into_fill(low, node)
         return
     args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
     if lower_blocked_product(low, node, args, kwargs) or lower_small_product(low, node):  # type: ignore[arg-type]
@@ -108,6 +111,36 @@ def lower_sum_in_place(low: Lowering, node: torch.fx.Node) -> None:
         op, kwargs = aten.addmm.dtype_out, {"out_dtype": torch.float32, "out": Ref(str(sum_of))}
     low.values[node] = sum_of
     low.steps.append(Extern(node.name, op, args, kwargs, (None,), None, (str(sum_of),), False, (origin(node),), made_before(low, node)))  # type: ignore[arg-type]
+
+
+INTO_A_COPY = {
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter_reduce.two: aten.scatter_reduce_.two,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_put.default: aten.index_put_.default,
+    aten.masked_scatter.default: aten.masked_scatter_.default,
+}
+"""Operators that write to some elements of a copy of their first argument, and those that write to the argument."""
+
+
+def starts_as_a_fill(low: Lowering, node: torch.fx.Node) -> bool:
+    """Whether the node writes to some elements of a tensor that was filled for it alone, as gradients of reads at places do: it needs no copy."""
+    before = node.args[0] if node.target in INTO_A_COPY and node.args else None
+    row = TABLE.get(str(before.target)) if isinstance(before, torch.fx.Node) else None
+    if row is None or row.kind != "create" or len(before.users) != 1 or before in node.args[1:]:  # type: ignore[union-attr]
+        return False
+    have, made = low.buffer_of(before), node.meta["val"]
+    return (have.size, have.stride) == geometry(made) and have.dtype == made.dtype and have.base is None and have.kind == "temp"
+
+
+def lower_into_fill(low: Lowering, node: torch.fx.Node) -> None:
+    args, kwargs = template(low, node.args), {k: template(low, v) for k, v in node.kwargs.items()}
+    filled = str(low.values[node.args[0]])  # type: ignore[index]
+    low.values[node] = filled
+    op = INTO_A_COPY[node.target]  # type: ignore[index]
+    low.steps.append(Extern(node.name, op, args, kwargs, (None,), None, (filled,), False, (origin(node),), made_before(low, node)))  # type: ignore[arg-type]
 
 
 def lower_product_into(low: Lowering, node: torch.fx.Node) -> None:

@@ -3,6 +3,7 @@ compiling. They begin when they are called; until `wait_tensor` has returned, wh
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -12,7 +13,13 @@ from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor
 
 NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
+FUNCTIONAL = "torch.distributed._functional_collectives"  # loaded by programs that use it, and by nothing here
 WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
+
+
+def is_pending_class(cls: type) -> bool:
+    """Whether tensors of a class are results of collectives that may be under way: they wait when they are used."""
+    return FUNCTIONAL in sys.modules and cls is of_torch.AsyncCollectiveTensor
 
 
 def is_collective(op: object) -> bool:

@@ -93,7 +93,7 @@ class Line:
     def reach(self) -> Reach:
         """Results that have an element among their taps: the first, counted from `start`, and how many they are at most. Computed by NumPy, as the rule
         runs on tensors without values."""
-        number: Any = np.float64 if self.dtype == torch.float64 else np.float32
+        number = number_of(self.dtype)
         offset, factor = map(number, self.backwards())
         start = np.floor((np.arange(self.size, dtype=number) + offset) * factor).astype(np.int64)
         first, last = np.full(self.size, self.results), np.full(self.size, -1)
@@ -137,6 +137,11 @@ def outer(x: torch.Tensor) -> torch.Tensor:
     return sub(mul(add(mul(sub(mul(x, CUBIC), 5 * CUBIC), x), 8 * CUBIC), x), 4 * CUBIC)
 
 
+def number_of(dtype: torch.dtype) -> Any:
+    """NumPy's type of such numbers: what is made by torch while a rule runs would be recorded as part of the graph."""
+    return np.float64 if dtype == torch.float64 else np.float32
+
+
 def lines_of(kind: str, sizes: Sequence[int], results: Sequence[int], aligned: bool, scales: Sequence[float | None], dtype: torch.dtype) -> list[Line] | None:
     """The dimensions, or None where a size is not known or empty."""
     if not all(type(n) is int and n > 0 for n in (*sizes, *results)):
@@ -147,7 +152,7 @@ def lines_of(kind: str, sizes: Sequence[int], results: Sequence[int], aligned: b
             step = (size - 1) / (count - 1) if count > 1 else 0.0
         else:
             step = 1 / scale if scale is not None and scale > 0 else size / count
-        found.append(Line(kind, size, count, aligned, torch.tensor(step, dtype=dtype).item(), dtype))
+        found.append(Line(kind, size, count, aligned, float(number_of(dtype)(step)), dtype))
     return found
 
 

@@ -69,6 +69,7 @@ add(
     dispatch_tls_local_exclude_set="torch._C._dispatch_tls_local_exclude_set",
     dispatch_tls_local_include_set="torch._C._dispatch_tls_local_include_set",
     len_torch_dispatch_stack="torch._C._len_torch_dispatch_stack",
+    proxy_mode_key="torch._C._TorchDispatchModeKey.PROXY",
 )
 add(
     "graph modules whose Python code is made when somebody asks for it",
@@ -276,7 +277,12 @@ add(
     "collectives as operators of a graph",
     "a collective in a graph",
     wait_tensor="torch.ops._c10d_functional.wait_tensor.default",
+    functional_all_reduce="torch.ops._c10d_functional.all_reduce.default",
+    functional_broadcast="torch.ops._c10d_functional.broadcast.default",
+    functional_all_gather="torch.ops._c10d_functional.all_gather_into_tensor.default",
+    functional_reduce_scatter="torch.ops._c10d_functional.reduce_scatter_tensor.default",
     functional_collectives="torch.distributed._functional_collectives",
+    AsyncCollectiveTensor="torch.distributed._functional_collectives.AsyncCollectiveTensor",
 )
 add(
     "oneDNN's linear layer of 16-bit numbers",

@@ -9,5 +9,6 @@ from dynacompile.runtime.link import Told, link
 from dynacompile.runtime.plain import with_plain
 from dynacompile.runtime.replay import keeping_primals
 from dynacompile.runtime.stages import in_stages
+from dynacompile.runtime.wrapped import with_wrappers
 
-__all__ = ["Told", "chain", "differentiable", "in_stages", "keeping_primals", "link", "record", "with_plain"]
+__all__ = ["Told", "chain", "differentiable", "in_stages", "keeping_primals", "link", "record", "with_plain", "with_wrappers"]

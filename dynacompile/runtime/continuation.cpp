@@ -1,5 +1,7 @@
 #include "runtime/continuation.h"
 
+#include "runtime/wrapped.h"
+
 #include <ATen/ops/clone_ops.h>
 
 #include <torch/csrc/autograd/function_hook.h>
@@ -34,8 +36,7 @@ Rest& rest_of(const at::Tensor& token) {
 void own_memory(variable_list& grads, const Partial& node) {
     for (size_t i = 0; i < grads.size(); ++i) {
         if (!grads[i].defined()) continue;
-        const Node* next = node.way(i).function.get();
-        if (!next || next->num_outputs() != 0) continue;
+        if (!accumulation(node.way(i).function.get())) continue;
         if (grads[i].use_count() == 1 && grads[i].storage().use_count() > 1) grads[i] = at::_ops::clone::call(grads[i], std::nullopt);
     }
 }
@@ -60,8 +61,8 @@ variable_list Continuation::apply(variable_list&& tokens) {
 
 bool has_listener(const edge_list& edges) {
     for (const Edge& edge : edges) {
-        Node* node = edge.function.get();
-        if (node && node->num_outputs() == 0 && (!node->post_hooks().empty() || node->tensor_post_acc_grad_hooks())) return true;
+        Node* node = accumulation(edge.function.get());
+        if (node && (!node->post_hooks().empty() || node->tensor_post_acc_grad_hooks())) return true;
     }
     return false;
 }

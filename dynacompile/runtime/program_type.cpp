@@ -12,6 +12,7 @@
 
 bool init_differentiable(PyObject* module);
 bool init_graph_memory(PyObject* module);
+bool init_wrapped(PyObject* module);
 
 namespace dynacompile::runtime {
 namespace {
@@ -498,5 +499,5 @@ bool init_program(PyObject* module) {
 
 bool init_runtime(PyObject* module) {
     return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && dynacompile::runtime::init_step_clock(module) && init_differentiable(module) &&
-           init_graph_memory(module);
+           init_graph_memory(module) && init_wrapped(module);
 }

@@ -25,6 +25,7 @@ from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.markers import disable
 from dynacompile.ops.backward_steps import TensorHook
 from dynacompile.ops.regions import FORMS, with_regions
+from dynacompile.ops.wrappers import has_wrappers
 from dynacompile.private import of_torch
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -92,6 +93,8 @@ class Replay:
 
     def refusal(self) -> str:
         """Why the backward can't be differentiated again; empty where it can."""
+        if has_wrappers(self.graph):
+            return "its inputs, outputs or values between are tensors that wrap others, as DTensors do"
         if self.again.lost:
             return self.lost()
         if self.again.draws_backward:

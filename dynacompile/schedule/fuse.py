@@ -257,7 +257,9 @@ class Fuser:
         return name in self.units.kept or bool(self.units.readers.get(name, set()) - {a.id, b.id})
 
     def starves(self, a: Unit, b: Unit, to_a: Mapping[Var, Index | int], to_b: Mapping[Var, Index | int], axes: tuple[Axis, ...], reduced: set[Var]) -> bool:
-        """Many elements would be stored by the few x points of a reduction."""
+        """Many elements would be stored by the few x points of a reduction. A scan stores as many by itself."""
+        if self.loops[a.id].ordered or self.loops[b.id].ordered:
+            return False
         x = points = 1
         for axis in axes:
             points *= hint(axis.size)

@@ -46,6 +46,7 @@ CHEAP = 24  # cost of ops that may be done again instead of reading a result
 CHEAP_OFTEN = 8  # the same where each result is needed many times
 CHEAP_MASKED = 64  # the same for a part of a larger result
 BROADCAST = 4  # "many times"; a producer reads at most 5/4 of the bytes that it writes
+SCANNED = 4  # the bytes that the producer of a scan reads for each that it writes; stored, they would be read, written, and read twice
 MAX_BODY = 200
 
 
@@ -54,6 +55,7 @@ class Producer:
     """A pointwise nest that may be copied into its readers. digits: its axes as digits of the stored address.
 
     again: repeating it costs no more than reading its result; else only a reader that fusing could not join takes it.
+    for_scans: nor does repeating it in a scan, which reads what it scans twice where rows are few.
     """
 
     nest: Nest
@@ -63,6 +65,7 @@ class Producer:
     cost: int
     reads: bool
     again: bool
+    for_scans: bool
 
 
 def inline(program: LoopProgram) -> LoopProgram:
@@ -144,7 +147,8 @@ def producer_of(nest: Nest, target: str, buffers: Mapping[str, Buffer], readers:
     cost = sum(8 if op.name in SLOW else 1 for op in nest.body if op.name in SCALARS)
     indirect = any(v.name[0] == "%" for a in loads.values() for v in a.index.variables())
     read = sum(touched(a, nest, buffers[n]) for n, a in loads.items())
-    again = cost <= CHEAP and not indirect and BROADCAST * read <= (BROADCAST + 1) * buffers[target].bytes
+    cheap = cost <= CHEAP and not indirect
+    again = cheap and BROADCAST * read <= (BROADCAST + 1) * buffers[target].bytes
     if not again and readers > 1:
         return None
     digits = digits_of(stores[0].index, nest.axes)
@@ -153,7 +157,7 @@ def producer_of(nest: Nest, target: str, buffers: Mapping[str, Buffer], readers:
     points = 1
     for _, axis in digits:
         points *= hint(axis.size)
-    return Producer(nest, tuple(digits), stores[0].index.constant, points, cost, bool(loads), again)
+    return Producer(nest, tuple(digits), stores[0].index.constant, points, cost, bool(loads), again, cheap and read <= SCANNED * buffers[target].bytes)
 
 
 def nested(digits: list[tuple[Any, Axis]]) -> bool:
@@ -185,13 +189,14 @@ def with_producers(nest: Nest, chosen: dict[str, Producer]) -> Nest:
     for axis in nest.axes:
         points *= hint(axis.size)
     origins: dict[Origin, None] = {}
+    scans = bool(nest.scans())
 
     def on_load(access: Access, dtype: torch.dtype) -> int | None:
         producer = chosen.get(access.buffer)
         if producer is None or len(body.ops) + len(producer.nest.body) > MAX_BODY:
             return None
         often = points > BROADCAST * producer.points
-        if producer.again:
+        if producer.again or (scans and producer.for_scans):
             if often and producer.cost > CHEAP_OFTEN:
                 return None
         elif not (reorders(access.index, producer, nest, points) or (access.mask is not None and not often and producer.cost <= CHEAP_MASKED)):

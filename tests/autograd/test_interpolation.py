@@ -91,8 +91,7 @@ def plan(function, *size: int) -> Schedule:
     mode = FakeTensorMode(static_shapes=True)
     with mode, torch.no_grad():
         graph = make_fx(function, decomposition_table=INTERPOLATION)(torch.empty(size, device="cuda:0"))
-    for node in graph.graph.nodes:  # numbers, which make_fx makes tensors of
-        node.args = tuple(float(getattr(graph, a.target)) if isinstance(a, torch.fx.Node) and a.op == "get_attr" else a for a in node.args)
+    assert not any(node.op == "get_attr" for node in graph.graph.nodes)
     for node in reversed(graph.graph.nodes):
         if not node.users and node.op not in ("output", "placeholder"):
             graph.graph.erase_node(node)

@@ -7,8 +7,14 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+
+import torch.distributed as dist
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -20,6 +26,22 @@ class Ended:
     code: int
     out: str
     err: str
+
+
+def run_cases(cases: Sequence[Callable[[], None]], names: Sequence[str]) -> None:
+    """What a rank does: the cases of these names, or all. Prints the name of each that held."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    failed = False
+    for case in [case for case in cases if case.__name__ in names or not names]:
+        try:
+            case()
+            print(f"held {case.__name__}", flush=True)
+        except Exception:  # noqa: BLE001  (it is printed, and the next case runs on all ranks)
+            failed = True
+            print(f"{case.__name__}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+        dist.barrier()
+    dist.destroy_process_group()
+    sys.exit(failed)
 
 
 def free_port() -> int:
@@ -45,12 +67,15 @@ def start(module: str, *args: str, ranks: int = 2, timeout: float = 300, **envir
         for rank in range(ranks)
     ]
     end = time.monotonic() + timeout
-    found = []
-    for process in started:
-        try:
-            out, err = process.communicate(timeout=max(end - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
-        found.append(Ended(process.returncode, out, err))
-    return found
+    with ThreadPoolExecutor(ranks) as readers:  # all at once: a rank whose pipe is full would wait, and the others for it
+        return list(readers.map(lambda process: ended(process, end), started))
+
+
+def ended(process: subprocess.Popen[str], end: float) -> Ended:
+    """The process once it has ended, by itself or killed at a time."""
+    try:
+        out, err = process.communicate(timeout=max(end - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+    return Ended(process.returncode, out, err)

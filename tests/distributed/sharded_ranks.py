@@ -6,9 +6,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,14 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
 import dynacompile
 from dynacompile import events
 from tests.distributed.models import batch
+from tests.distributed.ranks import run_cases
 
 STEPS, WIDTH, DEPTH = 4, 16, 3
 
@@ -236,47 +235,6 @@ def alike(net: nn.Module) -> list[torch.Tensor]:
     return found + [full(p) for p in net.parameters()]
 
 
-def tensor_parallel() -> None:
-    """DTensors run as Python, by name, and all around them is compiled."""
-    wanted, _ = counted(eager, alike, parallel(Net()))
-    for wrap in (blocks, whole):
-        found, counts = counted(wrap, alike, parallel(Net()))
-        same(found, wanted)
-        assert not counts["LimitHit"] and not counts["FrameSkipped"], counts
-
-
-def sequence_parallel() -> None:
-    class Normed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.scale = nn.LayerNorm(WIDTH), 2.0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.norm(x) * self.scale
-
-    def steps(net: nn.Module) -> list[torch.Tensor]:
-        x = distribute_tensor(batch(3).reshape(2, 2, WIDTH), mesh(), [Shard(1)])
-        return [full(net(x)) for _ in range(3)]
-
-    net = parallelize_module(Normed(), mesh(), {"norm": SequenceParallel()})
-    wanted, _ = counted(eager, steps, net)
-    found, _ = counted(whole, steps, net)
-    same(found, wanted)
-
-
-def redistributed() -> None:
-    """Placements that the user's own code changes."""
-
-    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        part = x.redistribute(placements=[Replicate()]) * 2
-        return part.to_local() + y, (x + x).full_tensor() - y, DTensor.from_local(y * 2, x.device_mesh, [Replicate()]).to_local()
-
-    compiled = dynacompile.compile(function)
-    for k in range(3):
-        x, y = distribute_tensor(batch(k), mesh(), [Shard(k % 2)]), batch(k + 7)
-        same([full(t) for t in compiled(x, y)], [full(t) for t in function(x, y)])
-
-
 ALL = [0, 1]
 
 
@@ -318,26 +276,8 @@ CASES = (
     accumulated,
     built_on_meta,
     state_dicts,
-    tensor_parallel,
-    sequence_parallel,
-    redistributed,
 )
 
 
-def main() -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    failed = False
-    for case in [case for case in CASES if case.__name__ in sys.argv[1:] or not sys.argv[1:]]:
-        try:
-            case()
-            print(f"held {case.__name__}", flush=True)
-        except Exception:  # noqa: BLE001  (it is printed, and the next case runs on all ranks)
-            failed = True
-            print(f"{case.__name__}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
-        dist.barrier()
-    dist.destroy_process_group()
-    sys.exit(failed)
-
-
 if __name__ == "__main__":
-    main()
+    run_cases(CASES, sys.argv[1:])

@@ -29,7 +29,7 @@ def test_results_and_gradients(mode, factor, form):
     tangent = torch.randn_like(wanted)
     built, got = modules(lambda: compiled(x))
     more, (grad,) = modules(lambda: torch.autograd.grad(got, x, tangent))
-    assert not any(isinstance(s, Extern) for m in built + more for s in m.schedule.steps)
+    assert built and more and not any(isinstance(s, Extern) for m in built + more for s in m.schedule.steps)
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(grad, torch.autograd.grad(wanted, x, tangent)[0], rtol=1e-3, atol=1e-3)
     assert got.stride() == wanted.stride()

@@ -152,4 +152,9 @@ def test_nucleus_sampling_is_a_kernel_beside_its_sort():
     built, (ours, _) = modules(dynacompile.compile(kept, isolate_recompiles=True), x)
     (facts,) = (m.schedule.facts() for m in built)
     assert facts["externs"] == 1 and facts["launches"] == 1, facts
-    torch.testing.assert_close(ours.softmax(-1), kept(x)[0].softmax(-1), rtol=1e-3, atol=1e-4)
+    exact = x.double().sort(-1, descending=True).values
+    p = exact.softmax(-1)
+    before = p.cumsum(-1) - p
+    clear = (before - 0.9).abs() > 1e-5  # what rounding does not decide
+    assert torch.equal(ours.isinf()[clear], (before >= 0.9)[clear])
+    torch.testing.assert_close(ours[ours.isfinite()].double(), exact[ours.isfinite()])

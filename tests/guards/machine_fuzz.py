@@ -25,7 +25,7 @@ import torch
 from dynacompile.guards.evaluate import MISSING, FrameValues, evaluate
 from dynacompile.guards.program import compile_guards, described, failures
 from dynacompile.ir.captured import Guard, TensorFacts
-from dynacompile.ir.guard_facts import Disjoint, Flag, Presence, ShapeFacts, function_facts, global_state, identity, module_facts, tensor_facts
+from dynacompile.ir.guard_facts import Disjoint, Flag, Match, Presence, ShapeFacts, function_facts, global_state, identity, module_facts, tensor_facts
 from dynacompile.ir.shapes import Quantity
 from dynacompile.ir.source import (
     Attr,
@@ -41,6 +41,7 @@ from dynacompile.ir.source import (
     Registered,
     Source,
     TypeOf,
+    ValueAt,
 )
 
 NAN = float("nan")
@@ -291,6 +292,7 @@ def steps_from(source: Source, value: Any) -> Iterator[Source]:
         yield from (Item(source, i) for i in range(len(value) + 1))
     if isinstance(value, dict):
         yield from (Item(source, key) for key in value if type(key) in (str, int, bool, float, tuple, type(None)))
+        yield from (ValueAt(source, place) for place in range(len(value) + 1))
     if isinstance(value, types.FunctionType):
         yield from (ClosureCell(source, "n", 0), ClosureCell(source, "k", 1), DefaultArg(source, 0), DefaultArg(source, "b"), DefaultArg(source, 1))
 
@@ -371,7 +373,11 @@ def a_guard(world: World) -> Guard | None:
         return None if facts is None else Guard("SHAPE", None, facts)
     if relation < 0.16:
         return Guard("GLOBAL_STATE", None, global_state())
-    if relation < 0.18:
+    if relation < 0.17:
+        wanted = type(value)
+        fixed = wanted in (int, str, bytes, float, tuple, frozenset) and rng.random() < 0.7
+        return None if value is MISSING else Guard("MATCH", source, Match(wanted.__name__, lambda found: type(found) is wanted, fixed))
+    if relation < 0.19:
         return Guard("FLAG", None, Flag("the setting", lambda: world.setting, world.setting))
     kind = rng.choice(UNARY)
     if value is MISSING:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dynacompile.ir.guard_facts import ModuleFacts, Presence, function_facts, identity, module_facts, tensor_facts
+from dynacompile.ir.guard_facts import Match, ModuleFacts, Presence, function_facts, identity, module_facts, tensor_facts
 
 
 @dataclass(frozen=True)
@@ -221,6 +221,10 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
         ),
         Sample(frozenset(), (set(), frozenset()), ({1}, (), Loud())),
         Sample(frozenset({len, int.__add__, "a"}), ({len, int.__add__, "a"},), ({len, int.__sub__, "a"}, {len, "a"}, {abs, int.__add__, "a"})),
+    ],
+    "MATCH": lambda: [
+        Sample(Match("an even number", lambda value: isinstance(value, int) and value % 2 == 0), (2, 4, 2), (1, "a", None)),
+        Sample(Match("a list that is not empty", lambda value: isinstance(value, list) and bool(value), False), ([1],), ([], 1)),
     ],
     "FUNCTION": functions,
     "MODULE": modules,

@@ -196,3 +196,31 @@ def test_deterministic_sums_on_gpus_are_atens():
     finally:
         torch.use_deterministic_algorithms(False)
     assert any(isinstance(s, Extern) for s in plan.steps) and not any(k.nest.adds for k in plan.kernels.values())
+
+
+WRITES = {
+    "scatter_.src": lambda x, i, v: x.new_zeros(40, 9).scatter(0, i, v.sin()),
+    "scatter_.value": lambda x, i, v: torch.ones_like(x).scatter(0, i, 2.5),
+    "scatter_reduce_.two": lambda x, i, v: torch.full_like(x, 0.5).scatter_reduce(0, i, v, "amax"),
+    "index_put_.default": lambda x, i, v: torch.ops.aten.index_put(torch.zeros_like(x), [i[0].argsort()], v),
+    "masked_scatter_.default": lambda x, i, v: torch.zeros_like(v).masked_scatter(i > 20, x),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_to_what_was_filled_for_them_need_no_copy(name):
+    args = torch.randn(40, 9), torch.stack([torch.randperm(40)[:9] for _ in range(9)]), torch.randn(9, 9)
+    program = lower(trace(WRITES[name], args), ENV)
+    assert [str(step.op) for step in program.steps if isinstance(step, Extern) and step.mutates] == [f"aten.{name}"]
+    compare(trace(WRITES[name], args), args)
+
+
+def test_writes_to_what_is_read_elsewhere_stay_copies():
+    args = torch.randn(40, 9), torch.randint(0, 40, (9, 9)), torch.randn(9, 9)
+    for fn in (
+        lambda x, i, v: (x.scatter(0, i, v), x),
+        lambda x, i, v: ((z := torch.zeros_like(x)).scatter(0, i, v), z),
+        lambda x, i, v: x.sin().scatter(0, i, v),
+    ):
+        assert not any(isinstance(step, Extern) and step.mutates for step in lower(trace(fn, args), ENV).steps)
+        compare(trace(fn, args), args)

@@ -203,6 +203,16 @@ def in_place(x):
     return y + 1
 
 
-def test_collectives_in_place_break_by_name(world):
-    events = check(in_place, arg().detach(), graphs=2, breaks=1, options=EAGER)
+def test_a_collective_in_place_is_in_the_graph(world):
+    check(in_place, arg().detach(), graphs=1, options=EAGER)
+
+
+def into_a_list(x):
+    y = x * 2
+    dist.all_gather([y], y.clone())
+    return y + 1
+
+
+def test_collectives_into_lists_break_by_name(world):
+    events = check(into_a_list, arg().detach(), graphs=2, breaks=1, options=EAGER)
     assert [e.code for e in events if type(e).__name__ == "GraphBroke"] == ["collective"]

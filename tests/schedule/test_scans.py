@@ -120,6 +120,14 @@ def test_few_long_rows_are_cut_into_chunks(name):
         assert on_gpu(functions[name], x).facts()["launches"] in (3, 4)
 
 
+@pytest.mark.parametrize("size", [20_000, 16_384])
+def test_what_is_before_and_after_a_scan_of_chunks_joins_it(size):
+    x = torch.randn(5, size)
+    assert on_gpu(lambda x: x.abs().cumsum(1) * 2.0, x.round()).facts()["launches"] == 3
+    assert on_gpu(lambda x: (x > 0).cumsum(1), x).facts()["launches"] == 3
+    assert on_gpu(lambda x: x.flip(1).cumsum(1).flip(1) - x, x.round()).facts()["launches"] == 3
+
+
 def test_chunks_of_columns():
     plan = on_gpu(lambda x: x.cumsum(0) * 2, torch.randn(2048, 33).round())
     assert plan.facts()["launches"] == 3

@@ -45,7 +45,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
 )
 from dynacompile.capture.values.base import WRAPPERS, Value
 from dynacompile.capture.values.classes import UnboundMethod, wrap_class
-from dynacompile.capture.values.constant import ConstantValue, is_constant_object, wrap_by_identity
+from dynacompile.capture.values.constant import FIXED, ConstantValue, is_constant_object, wrap_by_identity
 from dynacompile.capture.values.dict_objects import is_dict_class, wrap_dict_object
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.list_objects import is_list_class, wrap_list_object
@@ -119,7 +119,7 @@ def value_of(cx: Trace, real: Any) -> Value:
     if isinstance(real, type_hints.HINTS):
         return type_hints.HintValue(real)
     if is_constant_object(real) or isinstance(real, DESCRIPTIONS):
-        return ConstantValue(real)
+        return FIXED.get(type(real), ConstantValue)(real)
     if isinstance(real, np.generic):
         return number_of(real)
     if isinstance(real, NUMBERS):

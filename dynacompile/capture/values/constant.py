@@ -205,6 +205,9 @@ def wrap_slice(cx: Trace, real: slice, source: Source) -> Value:
     return SliceValue([cx.child(real, source, part) for part in ("start", "stop", "step")], source)
 
 
+FIXED: dict[type, type[ConstantValue]] = {}  # further types of immutable objects, by what their values are
+
+
 def is_identity_key(real: Any) -> bool:
     """Whether an object is a dict key that hashes by identity: a class, a function, a special form of typing."""
     return isinstance(real, KEYS_BY_IDENTITY) and hashes_by_identity(real)
@@ -212,4 +215,4 @@ def is_identity_key(real: Any) -> bool:
 
 def is_constant_object(real: Any) -> bool:
     """Whether an object needs no tracking: immutable, and complete in itself."""
-    return type(real) in CONSTANT_TYPES or type(real) in OTHER_CONSTANTS or isinstance(real, enum.Enum)
+    return type(real) in CONSTANT_TYPES or type(real) in OTHER_CONSTANTS or type(real) in FIXED or isinstance(real, enum.Enum)

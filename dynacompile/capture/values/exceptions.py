@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, unsupported
-from dynacompile.capture.symbols import NeedsSymbols
+from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols
 from dynacompile.capture.values.base import Method, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source, is_data_descriptor
@@ -213,7 +213,7 @@ class TracebackValue(Value):
 def callers_handle_nothing(cx: Trace) -> bool:
     """Whether no caller of the frame handles an exception, which is guarded."""
     error = sys.exc_info()[1]
-    while isinstance(error, (Unsupported, NotConstant, NeedsSymbols)):  # of capture itself
+    while isinstance(error, (Unsupported, NotConstant, NeedsSymbols, NeedsNumbers)):  # of capture itself
         error = error.__context__
     if error is None:
         cx.guard("FLAG", None, Flag("sys.exc_info()", sys.exc_info, (None, None, None)))

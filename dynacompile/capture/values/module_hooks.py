@@ -15,7 +15,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import HOOK_TABLES, identity
-from dynacompile.ir.source import Constant, DictAttr, Item, Source
+from dynacompile.ir.source import Constant, DictAttr, Item, Source, ValueAt
 from dynacompile.ops.module_hooks import Enter, HookedCall, Leave, Start
 
 if TYPE_CHECKING:
@@ -56,17 +56,30 @@ def call_with_hooks(cx: Trace, module: ModuleValue, args: list[Value], kwargs: d
 
 
 def hooks(cx: Trace, module: ModuleValue, table: str) -> Iterator[tuple[int, Value]]:
-    """The forward hooks of a table, by their number."""
-    for source, found in tables(cx, module, table):
-        for key, hook in found.items():
-            yield key, cx.wrap(hook, Item(source, key))
+    """The forward hooks of a table, by their number. Modules that are alike have hooks of other numbers: where these say nothing, the module's own are known by
+    their places."""
+    for key, hook in dict(getattr(nn_module, f"_global{table}")).items():
+        cx.guard("DICT_KEYS", everywhere(table), tuple(getattr(nn_module, f"_global{table}")))
+        yield key, cx.wrap(hook, Item(everywhere(table), key))
+    own, source = module.real.__dict__[table], DictAttr(module.source, table)
+    said = [f"{table}_with_kwargs", *(("_forward_hooks_always_called",) if table == "_forward_hooks" else ())] if own else []
+    by_number = any(module.real.__dict__[name] for name in said)
+    for name in said:
+        cx.guard("LENGTH", DictAttr(module.source, name), len(module.real.__dict__[name]))
+    if by_number:
+        cx.guard("DICT_KEYS", source, tuple(own))
+    for place, (key, hook) in enumerate(dict(own).items()):
+        yield key, cx.wrap(hook, Item(source, key) if by_number else ValueAt(source, place))
+
+
+def everywhere(table: str) -> Source:
+    return Item(Constant(nn_module.__dict__, nn_module.__name__), f"_global{table}")
 
 
 def tables(cx: Trace, module: ModuleValue, table: str) -> Iterator[tuple[Source, dict[int, Any]]]:
     """Those of a kind that are not empty, with their keys guarded. That others are empty, their lengths say, which are guarded, too."""
-    everywhere = f"_global{table}"
-    places = (Item(Constant(nn_module.__dict__, nn_module.__name__), everywhere), DictAttr(module.source, table))
-    for source, found in zip(places, (getattr(nn_module, everywhere), module.real.__dict__[table])):
+    places = (everywhere(table), DictAttr(module.source, table))
+    for source, found in zip(places, (getattr(nn_module, f"_global{table}"), module.real.__dict__[table])):
         if found:
             cx.guard("DICT_KEYS", source, tuple(found))
             yield source, dict(found)

@@ -23,10 +23,13 @@ from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
 from dynacompile.capture.values.tensor import METHODS, TensorValue, check_kind
 from dynacompile.capture.values.tensor_fields import C_FIELD
+from dynacompile.capture.values.wrappers import wrap_pending, wrap_wrapper
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence, identity, plain_twin
 from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
+from dynacompile.ops.collectives import is_pending_class
+from dynacompile.ops.wrappers import is_wrapper_class
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
@@ -276,6 +279,10 @@ def guard_override(cx: Trace, cls: type) -> None:
 def wrap_subclass(cx: Trace, real: torch.Tensor, source: Source) -> Value:
     """A tensor of a subclass that exists before the frame."""
     cls = type(real)
+    if is_wrapper_class(cls):
+        return wrap_wrapper(cx, real, source)
+    if is_pending_class(cls):
+        return wrap_pending(cx, real, source)
     check_class(cls, source.text())
     twin = plain_twin(real)
     check_kind(twin, source)

@@ -72,7 +72,14 @@ REFUSED = {
 }
 SCHEDULERS = "torch.optim.lr_scheduler"
 # Modules below a refused one whose functions are inlined nevertheless.
-INLINED = frozenset({"torch.utils.checkpoint", "torch.distributed._functional_collectives"})
+INLINED = frozenset(
+    {
+        "torch.utils.checkpoint",
+        "torch.distributed._functional_collectives",
+        "torch.distributed.tensor._api",
+        "torch.distributed.tensor.parallel.style",
+    }
+)
 # Functions of refused modules that are plain Python: outside of TorchScript they pass something on.
 PLAIN = frozenset(f.__code__ for f in (torch.jit.annotate, torch.jit.script_if_tracing(len)))
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.

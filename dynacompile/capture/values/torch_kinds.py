@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from dynacompile.capture.values import attention, checkpointing, collectives, control_flow, derivatives, functional, gradients, transforms
+from dynacompile.capture.values import (
+    attention,
+    checkpointing,
+    collectives,
+    control_flow,
+    derivatives,
+    dtensors,
+    functional,
+    gradients,
+    transforms,
+    written_collectives,
+)
 
-TORCH_KINDS = (attention, checkpointing, collectives, control_flow, derivatives, functional, gradients, transforms)
+TORCH_KINDS = (attention, checkpointing, collectives, control_flow, derivatives, dtensors, functional, gradients, transforms, written_collectives)
