@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from dynacompile.ir.frozen import record
 
 
 def dotted(text: str) -> str:
@@ -16,19 +17,23 @@ def dotted(text: str) -> str:
     return re.sub(r"\[(['\"]?)(\w+)\1\]", r".\2", text)
 
 
-@dataclass(frozen=True)
 class Source:
     """Base of all sources; hashable, so that a source can key a table. A hash is computed once: that of a long path asks for those of all its bases."""
+
+    __slots__ = ("_hash",)
+    _hash: int
 
     def __init_subclass__(cls) -> None:
         if "__hash__" not in cls.__dict__:
             cls.__hash__ = Source.__hash__  # type: ignore[method-assign]  # dataclass would make one that computes it anew
 
     def __hash__(self) -> int:
-        known = self.__dict__.get("_hash")
-        if known is None:
-            known = self.__dict__["_hash"] = hash((type(self), *self.__dict__.values()))
-        return known
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash((type(self), *[getattr(self, name) for name in self.__match_args__]))  # type: ignore[attr-defined]
+            object.__setattr__(self, "_hash", found)
+            return found
 
     def text(self) -> str:
         """The Python expression that a user would write for it."""
@@ -50,7 +55,7 @@ class Source:
         yield self.root
 
 
-@dataclass(frozen=True)
+@record
 class Local(Source):
     """A parameter of the frame: `slot` is its index in the frame's localsplus."""
 
@@ -61,7 +66,7 @@ class Local(Source):
         return self.name
 
 
-@dataclass(frozen=True)
+@record
 class Free(Source):
     """The content of a closure cell: `index` is its position in co_freevars."""
 
@@ -72,7 +77,7 @@ class Free(Source):
         return self.name
 
 
-@dataclass(frozen=True)
+@record
 class Global(Source):
     """An entry of the frame's f_globals."""
 
@@ -82,7 +87,7 @@ class Global(Source):
         return self.name
 
 
-@dataclass(frozen=True)
+@record
 class Builtin(Source):
     """An entry of the frame's builtins, reached because no global shadows it."""
 
@@ -92,7 +97,7 @@ class Builtin(Source):
         return self.name
 
 
-@dataclass(frozen=True)
+@record
 class Constant(Source):
     """An object that the entry itself holds on to, for example the globals dict of an inlined function. Needs no lookup."""
 
@@ -109,7 +114,7 @@ class Constant(Source):
         return isinstance(other, Constant) and other.value is self.value and other.name == self.name
 
 
-@dataclass(frozen=True)
+@record
 class Attr(Source):
     """`base.name` by the generic attribute protocol (slots, properties of C types, ...)."""
 
@@ -120,7 +125,7 @@ class Attr(Source):
         return f"{self.base.text()}.{self.name}"
 
 
-@dataclass(frozen=True)
+@record
 class DictAttr(Source):
     """`base.__dict__[name]`: an instance attribute read without running descriptors or `__getattr__`."""
 
@@ -131,7 +136,7 @@ class DictAttr(Source):
         return f"{self.base.text()}.{self.name}"
 
 
-@dataclass(frozen=True)
+@record
 class Registered(Source):
     """`module.__dict__[table][name]`, table being `_parameters`, `_buffers` or `_modules` of an nn.Module."""
 
@@ -145,7 +150,7 @@ class Registered(Source):
         return f"{self.base.text()}[{self.name}]" if self.name.isdigit() else f"{self.base.text()}.{self.table}[{self.name!r}]"
 
 
-@dataclass(frozen=True)
+@record
 class Item(Source):
     """`base[key]` for an exact list, tuple or deque (key: int), or an exact dict (key: a hashable constant)."""
 
@@ -156,12 +161,12 @@ class Item(Source):
         return f"{self.base.text()}[{self.key!r}]"
 
 
-@dataclass(frozen=True)
+@record
 class Entry(Item):
     """`dict.__getitem__(base, key)`, for a dict whose class has a `__getitem__` of its own."""
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class ItemOf(Item):
     """`base[key]` for an object that hashes by identity and may not compare to a bool, such as a tensor; the entry keeps it alive."""
 
@@ -175,7 +180,7 @@ class ItemOf(Item):
         return isinstance(other, ItemOf) and other.key is self.key and other.base == self.base
 
 
-@dataclass(frozen=True)
+@record
 class ValueAt(Source):
     """The value at a place in the order of a dict, whatever its key: a hook of a module, whose number counts those of the process."""
 
@@ -186,7 +191,7 @@ class ValueAt(Source):
         return f"list({self.base.text()}.values())[{self.place}]"
 
 
-@dataclass(frozen=True)
+@record
 class Remembered(Source):
     """What functools.lru_cache remembers in `base`, an entry of a bounded cache."""
 
@@ -196,7 +201,7 @@ class Remembered(Source):
         return self.base.text()
 
 
-@dataclass(frozen=True)
+@record
 class Referent(Source):
     """`base()` of a weakref.ref, while what it refers to lives."""
 
@@ -206,7 +211,7 @@ class Referent(Source):
         return f"{self.base.text()}()"
 
 
-@dataclass(frozen=True)
+@record
 class TypeOf(Source):
     """`type(base)`."""
 
@@ -216,7 +221,7 @@ class TypeOf(Source):
         return f"type({self.base.text()})"
 
 
-@dataclass(frozen=True)
+@record
 class ClosureCell(Source):
     """The content of cell `index` of the function `base`: `base.__closure__[index].cell_contents`."""
 
@@ -228,7 +233,7 @@ class ClosureCell(Source):
         return f"{self.base.text()}.<closure>.{self.name}"
 
 
-@dataclass(frozen=True)
+@record
 class DefaultArg(Source):
     """A default of the function `base`: `__defaults__[key]` for an int key, `__kwdefaults__[key]` for a str key."""
 
