@@ -88,10 +88,10 @@ def compile_frame(
         call = with_wrappers(call, captured.wrappers) if call is not None and captured.wrappers is not None else call
         settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))
         captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
-    code = captured.code
-    if call is not None:
-        code = captured.bind(compile_gather(captured.roots, [i.root for i in captured.inputs], call))
-    return captured, code, stage("guards", env, compile_guards, captured.guards)
+        code = captured.code
+        if call is not None:
+            code = captured.bind(compile_gather(captured.roots, [i.root for i in captured.inputs], call))
+        return captured, code, stage("guards", env, compile_guards, captured.guards)
 
 
 @contextmanager

@@ -42,14 +42,15 @@ def find_parts(graph: torch.fx.GraphModule, given: Sequence[object], worth: int 
             return None
         check_graph(steps, given)
         outputs = output_args(graph)
-        return parts_of([Finding(steps, given)], outputs, outputs, worth) or phased(steps, given, outputs, worth)
+        whole = Finding(steps, given)
+        return parts_of([whole], outputs, outputs, worth) or phased(whole, outputs, worth)
     except WholeError:
         return None
 
 
-def phased(steps: Sequence[Step], given: Sequence[object], outputs: Sequence[object], worth: int) -> Parts | None:
+def phased(whole: Finding, outputs: Sequence[object], worth: int) -> Parts | None:
     """The parts of a graph that joins many results and goes on with what it made of them: those of each of its phases."""
-    whole = Finding(steps, given)
+    steps, given = whole.steps, whole.given
     found = phases(steps, whole.shared, whole.lists.members, SETS_GRAD)
     if found is None:
         return None
@@ -58,17 +59,18 @@ def phased(steps: Sequence[Step], given: Sequence[object], outputs: Sequence[obj
     read = {n for phase in found for step in phase.steps for n in step.all_input_nodes}
     passed = [*given, *(n.meta.get("later", n.meta.get("val")) for n in between)]
     findings = [Finding((*(n for n in inputs if n in read), *phase.steps), passed, [*inputs, *between], phase.given) for phase in found]  # type: ignore[list-item]
-    return parts_of(findings, [*outputs, *(n for n in between if n not in outputs)], outputs, worth, between)
+    seen = {n for n in outputs if isinstance(n, Node)}
+    return parts_of(findings, [*outputs, *(n for n in between if n not in seen)], outputs, worth, between)
 
 
 def parts_of(findings: Sequence[Finding], made: Sequence[object], outputs: Sequence[object], worth: int, between: Sequence[Node] = ()) -> Parts | None:
     """The parts of one finding after the other. made: the graph's outputs, and what else passes between them. None where too little is alike."""
     kinds: dict[tuple, tuple[Kind, list[Occurrence]]] = {}
     given, constants = findings[0].given_outputs(outputs)
-    groups = [finding.groups() for finding in findings]
-    sizes = [sum(map(weight, operations)) for group in groups for operations in group.values()]
+    sizes = [size for finding in findings for size in finding.sizes()]
     if 2 * max(sizes, default=0) > sum(sizes):  # no other one is like it
         return None
+    groups = [finding.groups() for finding in findings]
     for phase, (finding, group) in enumerate(zip(findings, groups)):
         for kind, occurrences in finding.kinds(group, made):
             kinds.setdefault((phase, *kind.key), (kind, []))[1].extend(occurrences)
@@ -77,8 +79,9 @@ def parts_of(findings: Sequence[Finding], made: Sequence[object], outputs: Seque
         return None
     if len({kind.devices - {"cpu"} for kind, _ in kinds.values()}) > 1:  # not all compute on the device that the whole would compute on
         raise WholeError
+    places = {n: i for i, n in reversed(list(enumerate(made))) if isinstance(n, Node)}
     parts = tuple(Part(kind.graph, kind.fakes, tuple(found), key[0]) for key, (kind, found) in kinds.items())
-    return Parts(len(findings[0].given) - len(between), len(outputs), parts, given, constants, tuple(made.index(n) for n in between))
+    return Parts(len(findings[0].given) - len(between), len(outputs), parts, given, constants, tuple(places[n] for n in between))
 
 
 def check_graph(steps: Sequence[Step], given: Sequence[object]) -> None:
@@ -101,7 +104,7 @@ def made_here(output: Step) -> Iterator[Node]:
 
 class Finding:
     """The parts of one graph, as they are found. first: the number of each step, of one over a list that of its first member, the next ones being those of the
-    others. of: by number, the number of an earlier step that is of the same part, or its own."""
+    others. of: by number, the number of a later step that is of the same part, or its own. roots: by number, that of the last one of its part."""
 
     def __init__(self, steps: Sequence[Step], given: Sequence[object], inputs: Sequence[Node] | None = None, earlier: Sequence[Node] = ()) -> None:
         """inputs: the nodes that bring what is given, the placeholders where it is None. earlier: those of them that an earlier phase makes."""
@@ -115,6 +118,7 @@ class Finding:
         self.shared = self.shared_inputs()
         self.first: dict[Step, int] = {}
         self.of: list[int] = []
+        self.roots: list[int] = []
 
     def value(self, step: Step) -> Any:
         """The fake of a result, or one that looks the same."""
@@ -123,25 +127,33 @@ class Finding:
 
     def shared_inputs(self) -> set[Node]:
         """Numbers, and tensors of one element that nobody writes: any number of parts may read them."""
-        given = [(node, self.given[i]) for node, i in self.placeholders.items()]
-        memory = Counter(memory_of(g) for _, g in given if type(g) is Later or isinstance(g, torch.Tensor))
-        written = {operand for step in self.steps for operand in may_write(step)}
-        found = set()
-        for node, value in given:
-            fake = sample_of(value)
-            if not isinstance(fake, torch.Tensor) or fake.numel() <= 1 and memory[memory_of(value)] == 1 and node not in written:
+        found: set[Node] = set()
+        small: dict[Node, object] = {}
+        made: list[object] = []  # inputs whose memory others may have, too
+        for node, i in self.placeholders.items():
+            value = self.given[i]
+            if type(value) is Later and value.made is None:
+                if value.look.is_small:
+                    small[node] = value
+            elif isinstance(fake := sample_of(value), torch.Tensor):
+                made.append(value)
+                if fake.numel() <= 1:
+                    small[node] = value
+            else:
                 found.add(node)
+        if small:
+            memory = Counter(map(memory_of, made))
+            written = {operand for step in self.steps if step.op != "placeholder" for operand in may_write(step)}
+            found |= {node for node, value in small.items() if node not in written and memory[memory_of(value)] <= 1}
         return found
 
     # what is connected
 
     def number(self, step: Step, count: int = 1) -> int:
-        found = self.first.get(step)
-        if found is None:
-            found = self.first[step] = len(self.of)
-            self.of += range(found, found + count)
-            if type(step) is Round and step.node is not None:
-                self.first[step.node] = found
+        found = self.first[step] = len(self.of)
+        self.of += range(found, found + count)
+        if type(step) is Round and step.node is not None:
+            self.first[step.node] = found
         return found
 
     def root(self, number: int) -> int:
@@ -150,25 +162,27 @@ class Finding:
             of[number] = number = of[above]
         return number
 
-    def join(self, a: int, b: int) -> None:
-        self.of[self.root(b)] = self.root(a)
+    def join(self, own: int, other: int) -> None:
+        a, b = self.root(own), self.root(other)
+        if a != b:
+            self.of[min(a, b)] = max(a, b)
 
     def atom(self, node: Node) -> int:
         found = self.lists.results.get(node)
-        return self.number(node) if found is None else self.first[found[0]] + found[1]
+        return self.first[node] if found is None else self.first[found[0]] + found[1]
 
     def connect(self) -> None:
-        memory: dict[int, int] = {}
+        memory: dict[int, list[int]] = {}
         for node, i in self.placeholders.items():
-            value = self.given[i]
             if node not in self.shared:
-                self.number(node)
+                own, value = self.number(node), self.given[i]
                 if type(value) is not Later or value.made is not None:
-                    self.join(memory.setdefault(memory_of(value), self.number(node)), self.number(node))
-        shared, results, members = self.shared, self.lists.results, self.lists.members
-        for step in self.steps:
-            if step.op not in ("call_function", "call_method") or step in results or step.target is SETS_GRAD:
-                continue
+                    memory.setdefault(memory_of(value), []).append(own)
+        for same in memory.values():
+            for other in same[:-1]:
+                self.join(same[-1], other)
+        shared, results, members, join, atom = self.shared, self.lists.results, self.lists.members, self.join, self.atom
+        for step in self.operations():
             count = members.get(step)
             if count is not None:
                 self.connect_list(step, count)
@@ -179,38 +193,61 @@ class Finding:
             own = self.number(step)
             for operand in operands:
                 if operand not in shared:
-                    self.join(own, self.atom(operand))
+                    join(own, atom(operand) if operand in results else self.first[operand])
+        self.roots = list(range(len(self.of)))
+        for number in reversed(self.roots):  # of[number] is not smaller
+            self.roots[number] = self.roots[self.of[number]]
 
     def connect_list(self, step: Step, count: int) -> None:
-        first = self.number(step, count)
+        first, results, shared, join, atom = self.number(step, count), self.lists.results, self.shared, self.join, self.atom
         for arg in (*step.args, *step.kwargs.values()):
             if isinstance(arg, (list, tuple)):
-                for k, operand in enumerate(arg):
-                    if isinstance(operand, Node) and operand not in self.shared:
-                        self.join(first + k, self.atom(operand))
-            elif isinstance(arg, Node) and arg not in self.shared:
+                for k, operand in enumerate(arg, first):
+                    if isinstance(operand, Node) and operand not in shared:
+                        join(k, atom(operand) if operand in results else self.first[operand])
+            elif isinstance(arg, Node) and arg not in shared:
                 listed = arg in self.lists.members
+                other = self.first[arg] if listed else atom(arg)
                 for k in range(count):
-                    self.join(first + k, self.first[arg] + k if listed else self.atom(arg))
+                    join(first + k, other + k if listed else other)
+
+    def operations(self) -> Iterator[Step]:
+        """The steps that compute, without those that take a member of a list."""
+        results = self.lists.results
+        return (s for s in self.steps if s.op in ("call_function", "call_method") and s not in results and s.target is not SETS_GRAD)
+
+    def sizes(self) -> list[int]:
+        """Of each part, how many nodes its operations stand for, each operation over a list once."""
+        self.connect()
+        found: Counter[int] = Counter()
+        members, roots = self.lists.members, self.roots
+        for step in self.operations():
+            first, count = self.first[step], members.get(step, 1)
+            size = weight(step)
+            for root in set(roots[first : first + count]) if count > 1 else (roots[first],):
+                found[root] += size
+        return list(found.values())
 
     def groups(self) -> dict[int, dict[Step, list[int]]]:
         """The operations of each part in order, with the members that it has of a list."""
-        self.connect()
         found: dict[int, dict[Step, list[int]]] = {}
         state: list[Step] = []
+        members, results, roots = self.lists.members, self.lists.results, self.roots
         for step in self.steps:
             if step.target is SETS_GRAD:
                 state.append(step)
                 for known in found.values():
                     known[step] = []
-            elif step.op in ("call_function", "call_method") and step not in self.lists.results:
+            elif step.op in ("call_function", "call_method") and step not in results:
                 first = self.first[step]
-                for k in range(self.lists.members.get(step, 1)):
-                    root = self.root(first + k)
+                for k, root in enumerate(roots[first : first + members.get(step, 1)]):
                     operations = found.get(root)
                     if operations is None:
                         operations = found[root] = {n: [] for n in state}
-                    operations.setdefault(step, []).append(k)
+                    if step in operations:
+                        operations[step].append(k)
+                    else:
+                        operations[step] = [k]
         return found
 
     def kinds(self, groups: dict[int, dict[Step, list[int]]], outputs: Sequence[object]) -> Iterator[tuple[Kind, list[Occurrence]]]:
@@ -252,5 +289,5 @@ class Finding:
                 continue
             if value in self.lists.members or not isinstance(value_of(value), torch.Tensor):
                 raise WholeError
-            told.setdefault(self.root(self.atom(value)), []).append((i, value))
+            told.setdefault(self.roots[self.atom(value)], []).append((i, value))
         return told

@@ -11,7 +11,8 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.steps import Node, Round, Step, WholeError, weight
-from dynacompile.ir.looks import Later, LaterList, appearance_of, given_by, made, memory_of, sample_of
+from dynacompile.ir.looks import Later, LaterList, appearance, appearance_of, given_by, made, memory_of, sample_of
+from dynacompile.ir.nodes import new_node, new_placeholder
 from dynacompile.ir.rounds import LIST_OPS
 from dynacompile.private import of_torch
 
@@ -122,9 +123,7 @@ class Component:
             if node in copies:
                 return copies[node]
             if node in self.finding.placeholders:
-                last = copies[inputs[-1]] if inputs else None
-                with graph.inserting_before(None) if last is None else graph.inserting_after(last):  # None: at the beginning
-                    made_here = graph.create_node("placeholder", node.name, name=node.name)
+                made_here = new_placeholder(graph, node.name, copies[inputs[-1]] if inputs else None)
                 inputs.append(node)
                 made_here.meta = with_value(node.meta, self.finding.given[self.finding.placeholders[node]])
             else:
@@ -141,7 +140,7 @@ class Component:
 
         def member(source: Step, i: int) -> Node:
             if (source, i) not in members:
-                members[source, i] = graph.call_function(operator.getitem, (copies[source], i))
+                members[source, i] = new_node(graph, "call_function", operator.getitem, (copies[source], i), {}, "getitem")
                 given = copies[source].meta.get("val")
                 members[source, i].meta = with_value(copies[source].meta, None if given is None else given[i])
             return members[source, i]
@@ -152,7 +151,7 @@ class Component:
                 continue
             args = tuple(listed(step, a) for a in step.args)
             kwargs = {k: listed(step, v) for k, v in step.kwargs.items()}
-            result = copies[step] = graph.create_node(step.op, step.target, args, kwargs, name=step.name)  # type: ignore[union-attr]
+            result = copies[step] = new_node(graph, step.op, step.target, args, kwargs, step.name)  # type: ignore[union-attr]
             result.meta = with_value(step.meta, self.own_result(step))
         graph.output(tuple(known(node) for _, node in self.outputs))
         return graph, inputs
@@ -167,7 +166,7 @@ class Component:
                 return own[n] if n in own else known(given.get(n, n))
 
             args, kwargs = torch.fx.node.map_arg(node.args, operand), torch.fx.node.map_arg(dict(node.kwargs), operand)
-            own[node] = graph.create_node(node.op, node.target, args, kwargs, name=node.name)  # type: ignore[arg-type]
+            own[node] = new_node(graph, node.op, node.target, args, kwargs, node.name)  # type: ignore[arg-type]
             own[node].meta = with_value(node.meta, given_by(node))
         if step.node is not None:
             copies[step.node] = own[again.output]
@@ -261,7 +260,13 @@ def looks(given: Sequence[Any], nodes: Sequence[Node], in_full: bool) -> Iterato
     first: dict[int, int] = {}
     for value, node in zip(given, nodes, strict=True):
         if type(value) is Later or isinstance(value, torch.Tensor):
-            look = appearance_of(value) if in_full or type(value) is not Later or value.made is not None else value.look
-            yield look, first.setdefault(memory_of(value), len(first))
+            yield appearance_of(value) if in_full else short_look(value), first.setdefault(memory_of(value), len(first))
         else:
             yield node
+
+
+def short_look(value: Any) -> Any:
+    """A token of how a tensor looks, which is quick to compare."""
+    if type(value) is Later and (value.made is None or appearance(value.made) == value.look.appearance):
+        return value.look
+    return appearance_of(value)

@@ -382,7 +382,8 @@ def joined(node: torch.fx.Node, operands: Operands) -> Value | None:
     found = [whole(operands[part], part) for part in parts]
     if static_sizes(node) is None or any(part is None for part in found):
         return None
-    return torch.cat(found, *node.args[1:])  # type: ignore[arg-type]
+    join = torch.stack if node.target is aten.stack.default else torch.cat
+    return join(found, *node.args[1:])  # type: ignore[arg-type]
 
 
 def scattered(node: torch.fx.Node, operands: Operands) -> Value | None:
@@ -436,7 +437,8 @@ RULES: dict[Any, Rule] = {
     **dict.fromkeys(POINTWISE, pointwise),
     **dict.fromkeys((aten._to_copy.default, aten.clone.default), cast),
     aten.slice_scatter.default: scattered, aten.select_scatter.default: scattered, aten.copy.default: copied, aten.fill.Tensor: copied,
-    aten.tril.default: triangle, aten.triu.default: triangle, aten.cat.default: joined, aten.log.default: logarithm, aten.index.Tensor: indexed,
+    aten.tril.default: triangle, aten.triu.default: triangle, aten.cat.default: joined, aten.stack.default: joined,
+    aten.log.default: logarithm, aten.index.Tensor: indexed,
     aten.expand.default: viewed(as_expand), aten.unsqueeze.default: viewed(as_unsqueeze), aten.permute.default: viewed(as_permute),
     aten.transpose.int: viewed(as_transpose), aten.t.default: viewed(as_transpose), aten.select.int: viewed(as_select),
     aten.slice.Tensor: viewed(as_slice),

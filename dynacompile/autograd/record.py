@@ -33,6 +33,16 @@ DEVICE = torch.ops.prim.device.default
 FUNCTIONALIZE = of_torch.DispatchKeySet(of_torch.functionalize_key)
 
 
+def sums_as_wide_as(args: Sequence[Any], out: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """torch 2.11 says that the logarithms of sums are float32, where they are float64 of float64 tensors."""
+    result, sums = out
+    return out if args[0].dtype != torch.float64 or sums.dtype == torch.float64 else (result, torch.empty_like(sums, dtype=torch.float64))
+
+
+CORRECTIONS: dict[Any, Callable] = {of_torch.aten_flash_attention_for_cpu.default: sums_as_wide_as}
+"""Of operators whose fake results are not what the real ones are, in a version of torch that is supported."""
+
+
 def suits(value: torch.Tensor, format: torch.memory_format) -> bool:
     rank = {torch.channels_last: 4, torch.channels_last_3d: 5}.get(format, value.dim())
     return value.dim() == rank and value.is_contiguous(memory_format=format)
@@ -203,6 +213,8 @@ class Recorder(TorchDispatchMode):
         for key, value in kwargs.items():
             fake_kwargs[key], node_kwargs[key] = self._map(value)
         out = self.fake_mode.dispatch(func, types, fake_args, fake_kwargs)
+        if func in CORRECTIONS:
+            out = CORRECTIONS[func](fake_args, out)
         if func is REGION:
             node_args = (self._handles[args[0]], node_args[1])
         if isinstance(out, FakeTensor):

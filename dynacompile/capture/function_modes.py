@@ -41,7 +41,7 @@ class FunctionModes:
     @property
     def watched(self) -> bool:
         """Whether a mode is on that sees more than the functions which make tensors."""
-        return any(not isinstance(mode, DeviceMode) for mode in self.stack)
+        return bool(self.stack) and any(not isinstance(mode, DeviceMode) for mode in self.stack)
 
     @property
     def device(self) -> torch.device | None:

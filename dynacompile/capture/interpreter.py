@@ -22,6 +22,8 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, stopped_inside, thrown, value_of_raised
 from dynacompile.capture.values.functions import FunctionValue
+from dynacompile.capture.values.sequence import ListValue
+from dynacompile.capture.watch import Taking
 from dynacompile.cpython.instructions import Instr
 from dynacompile.ir.source import Local
 
@@ -276,6 +278,17 @@ class GeneratorValue(IteratorValue):
             self.frame.push(cx.of(None))  # what send() passes
         self.started = True
         return self.frame.resume()
+
+    def drain(self, cx: Trace) -> list[Value]:
+        taken = ListValue([])
+        with cx.rounds.taking(self.frame, Taking(taken)):
+            while (value := self.next(cx)) is not None:
+                taken.items.append(value)
+        return taken.items
+
+    def meets(self, cx: Trace, truth: bool) -> bool:
+        with cx.rounds.taking(self.frame, Taking(None)):
+            return super().meets(cx, truth)
 
     def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "throw" and len(args) in (1, 3) and not kwargs:

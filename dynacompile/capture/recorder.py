@@ -15,6 +15,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.joins import JOINS, record_join
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
 from dynacompile.capture.list_operations import LIST_OPS, is_plain, record_over_lists
 from dynacompile.capture.operands import as_dtype, constant_of, first_line, has_wide_int, is_asked, target_name, tensors_in
@@ -265,6 +266,10 @@ class Recorder:
             over_lists = record_over_lists(self, target, args, kwargs, self._site())
             if over_lists is not None:
                 return over_lists
+        if kind == "call_function" and target in JOINS:
+            join = record_join(self, target, args, kwargs, self._site())
+            if join is not None:
+                return join
         before = len(self.nodes)
         made, writes = self.run_and_record(kind, target, args, kwargs)
         given = tuple(map(as_it_is, args)), {k: as_it_is(v) for k, v in kwargs.items()}

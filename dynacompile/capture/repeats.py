@@ -187,7 +187,7 @@ class Repetition:
         if above is base:
             found = source
         else:
-            found = replace(source, base=above)  # type: ignore[call-arg]
+            found = replace(source, base=above)  # type: ignore[call-arg, type-var]
             real = self.facts.value(found)
             first = None if is_constant_object(real) else self.cx.ways.get(id(real))
             if first is not None and first != found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ from dynacompile.capture.breaks import Raised
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.repeats import DiffersError, State, leaves, state_now
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -61,6 +63,11 @@ class Round:
     again: Again | None
     given: tuple[TensorValue, Look] | None
 
+    @cached_property
+    def writes(self) -> bool:
+        """Whether an operation writes a tensor."""
+        return any(operation.writes for operation in self.operations)
+
 
 class Known:
     """A round that was followed, as it is seen while no instruction is interpreted. holds: whether what rounds have in common is as it was then.
@@ -94,10 +101,11 @@ class Repetition:
         depth, handling = len(cx.frames), cx.handling
         if not self.then.holds:
             return False
+        renamed = self.now.get
         try:
             self.compare(known.item, item, counted)
             for read in known.reads:
-                self.compare(read.result, read.get(cx, *(self.now.get(id(value), value) for value in read.operands)))
+                self.compare(read.result, read.get(cx, *[renamed(id(value), value) for value in read.operands]))
             self.check_memory()
         except DiffersError:
             return False
@@ -117,28 +125,34 @@ class Repetition:
             assert isinstance(then, TupleValue) and isinstance(now, TupleValue)
             self.now[id(then.items[0])] = now.items[0]
             self.compare(then.items[1], now.items[1])
-        elif type(then) is not type(now):
+        elif (kind := type(then)) is not type(now):
             raise DiffersError
-        elif isinstance(then, TensorValue) and isinstance(now, TensorValue):
+        elif issubclass(kind, TensorValue):
+            assert isinstance(then, TensorValue) and isinstance(now, TensorValue)
             if self.then.of(then) != told(now):
                 raise DiffersError
             self.nodes[then.node] = now.node
             self.tensors[id(now)] = now
-        elif isinstance(then, ConstantValue):
+        elif issubclass(kind, ConstantValue):
             if not is_same_constant(then, now):
                 raise DiffersError
-        elif type(then) is TupleValue and isinstance(now, TupleValue) and then.cls is now.cls and len(then.items) == len(now.items):
+        elif kind is TupleValue and isinstance(then, TupleValue) and isinstance(now, TupleValue) and then.cls is now.cls and len(then.items) == len(now.items):
             for left, right in zip(then.items, now.items):
                 self.compare(left, right)
-        elif type(then) is DictValue and isinstance(now, DictValue):
+        elif kind is DictValue and isinstance(then, DictValue) and isinstance(now, DictValue):
             if then.cls is not now.cls or (then.source is None or now.source is None) or now in self.cx.effects.touched:
+                raise DiffersError
+        elif kind is ClassValue and isinstance(then, ClassValue) and isinstance(now, ClassValue):
+            if then.real is not now.real:
                 raise DiffersError
         elif then is not now:
             raise DiffersError
 
     def check_memory(self) -> None:
         """What the round works on shares no memory, as in the round that was followed."""
-        shown = [value for value in self.tensors.values() if value.has_fake]  # what has none yet has memory of its own
+        shown = [value for value in self.tensors.values() if type(value.given) is not Later]  # what has no fake yet has memory of its own
+        if not shown:
+            return
         storages = {storage_of(value.fake) for value in shown}
         if len(storages) < len(shown) or not storages.isdisjoint(self.known.invariant):
             raise DiffersError
@@ -148,8 +162,7 @@ class Repetition:
     def record(self) -> None:
         cx, known = self.cx, self.known
         if known.again is not None:
-            writes = any(operation.writes for operation in known.operations)
-            node = cx.recorder.repeat(known.again, tuple([self.nodes[node] for node in known.again.inputs]), len(known.operations), writes)
+            node = cx.recorder.repeat(known.again, tuple([self.nodes[node] for node in known.again.inputs]), len(known.operations), known.writes)
             if known.given is not None:
                 then, look = known.given
                 later = Later(look)
@@ -219,14 +232,14 @@ class Repetition:
 
 
 def told(value: TensorValue) -> tuple:
-    """Equal for tensors that look the same to Python and to capture."""
-    return value.pytype(), facts(value), value.appearance()
-
-
-def facts(value: TensorValue) -> tuple:
-    """What capture knows of a tensor beside its metadata; all but plain ones differ from each other."""
-    plain = not value.attributes and value.new_grad is None and value.number() is None and not value.has_become
-    return (plain or id(value), value.is_number, value.source is None, value.real is None)
+    """Equal for tensors that look the same to Python and to capture. All differ from each other of which capture knows more than their metadata."""
+    given = value.given
+    if type(given) is Later:
+        number, look = None, given.look.appearance
+    else:
+        number, look = value.number(), value.appearance()
+    plain = not value.attributes and value.new_grad is None and number is None and not value.has_become
+    return look, value.pytype(), plain or id(value), value.is_number, value.source is None, value.real is None
 
 
 def is_operand(operation: Operation) -> bool:
@@ -241,6 +254,8 @@ def is_unchanged(before: Value | None, after: Value | None) -> bool:
 def is_same_constant(left: Value | None, right: Value | None) -> bool:
     if type(left) is not ConstantValue or type(right) is not ConstantValue:
         return False
+    if left.value is right.value and type(left.value) in (bool, type(None), int, str):
+        return True
     return type(left.value) is type(right.value) and repr(left.value) == repr(right.value) and bool(left.value == right.value)
 
 

@@ -366,7 +366,8 @@ def marked(tensor: torch.Tensor, name: str) -> Collection[int]:
 
 
 def is_marked(tensor: torch.Tensor) -> bool:
-    return any(marked(tensor, name) for name in ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices"))
+    kept = getattr(tensor, "__dict__", None)
+    return bool(kept) and bool(kept.get("_dynamo_dynamic_indices") or kept.get("_dynamo_weak_dynamic_indices"))  # type: ignore[union-attr]
 
 
 def range_mark(tensor: torch.Tensor, dim: int) -> Bounds:

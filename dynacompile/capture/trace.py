@@ -122,6 +122,7 @@ class Trace:
         self.handling: ExceptionValue | None = None
         self.fullgraph = False  # a break is an error
         self.leaves_first_steps = False  # a call in which an optimizer makes its state runs as Python
+        self.tensor_attributes: dict[str, Any] = {}  # by name, what is not torch's own, of those that were looked up
         self.grads: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # gradients of tensors as the call had them, where it has gone on
         self.enters_by_hand = True  # torch's managers, where no with statement does it
         self.array_roots: set[int] = set()  # ids of arrays of numpy over whose memory the frame has tensors

@@ -61,7 +61,7 @@ def are_alike(left: Sequence[Source], right: Sequence[Source]) -> bool:
 
 def own_part(step: Source) -> tuple:
     """A step without what it goes on from."""
-    return type(step), *(value for name, value in vars(step).items() if name not in ("base", "_hash"))
+    return type(step), *(getattr(step, name) for name in step.__match_args__ if name != "base")  # type: ignore[attr-defined]
 
 
 def is_number_change(failure: Failure, frame: Any) -> bool:

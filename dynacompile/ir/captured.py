@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from dynacompile.errors import VerifyError
+from dynacompile.ir.frozen import record
 from dynacompile.ir.looks import made
 from dynacompile.ir.rounds import is_again, unroll
 from dynacompile.ops.wrappers import Enter, Leave
@@ -38,7 +39,7 @@ class Site:
     name = property(lambda self: self.function)
 
 
-@dataclass(frozen=True)
+@record
 class Guard:
     """One fact about the value at `source` that an entry relies on.
 
@@ -65,7 +66,7 @@ class TensorFacts:
     wraps: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class GraphInput:
     """A placeholder of the graph: where its value comes from at run time, and its fake value (FakeTensor, int, float), or `Later` one.
 

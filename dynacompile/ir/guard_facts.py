@@ -39,6 +39,7 @@ from torch.nn.modules import module as nn_module
 
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.expressions import Expression, Quantity, shown
+from dynacompile.ir.frozen import record
 from dynacompile.ir.source import Source
 from dynacompile.private import of_torch
 
@@ -60,7 +61,7 @@ class Identity:
     text: str
 
 
-@dataclass(frozen=True)
+@record
 class Presence:
     """A name or key that is there (or, present=False, is not)."""
 

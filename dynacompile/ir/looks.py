@@ -19,14 +19,15 @@ from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 class Look:
     """The metadata of a strided tensor that has memory of its own, from its first element on, and no history. `Looks` has one object for each.
 
-    sample: a fake that looks so, which nobody writes. appearance: see the function."""
+    sample: a fake that looks so, which nobody writes. appearance: see the function. is_small: one element, or none."""
 
-    __slots__ = ("size", "stride", "dtype", "device", "grad", "mode", "sample", "appearance")
+    __slots__ = ("size", "stride", "dtype", "device", "grad", "mode", "sample", "appearance", "is_small")
 
     def __init__(self, mode: FakeTensorMode, size: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, device: torch.device, grad: bool):
         self.size, self.stride, self.dtype, self.device, self.grad, self.mode = size, stride, dtype, device, grad, mode
         self.sample = self.make()
         self.appearance = appearance(self.sample)
+        self.is_small = self.sample.numel() <= 1
 
     def make(self) -> FakeTensor:
         """A fake of its own. It is none of inference mode, which may be on where it is made later."""

@@ -9,20 +9,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 import torch
 
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import Site
+from dynacompile.ir.frozen import record
 from dynacompile.ir.index import Extent, Index, Symbol, Var, extent, hint
 from dynacompile.ir.sizes import Sizes, symbols_in
 from dynacompile.ops.scalars import PLACES, REDUCTIONS, SCALARS, SCANS
 from dynacompile.private import of_torch
 
 
-@dataclass(frozen=True)
+@record
 class Buffer:
     """Memory with a geometry; sizes, strides and offset in elements, which may be symbolic. kind:
 
@@ -41,28 +41,35 @@ class Buffer:
 
     def named(self, name: str, base: str | None) -> Buffer:
         """A buffer of the same geometry; as `replace`, which takes several times as long."""
-        made = object.__new__(Buffer)
-        made.__dict__.update(self.__dict__, name=name, base=base)
-        return made
+        return Buffer(name, self.dtype, self.device, self.size, self.stride, self.kind, self.offset, base)
 
     @property
     def numel(self) -> Any:
         """An extent."""
-        return extent(prod(self.size))  # type: ignore[arg-type]
+        count: Any = 1
+        for n in self.size:
+            count = count * n
+        return count if type(count) is int else extent(count)
 
     @property
     def storage_elements(self) -> Any:
         """Elements from the first to the last one that this geometry touches: an extent, in a call without elements not 0."""
-        return 0 if self.numel == 0 else extent(1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True)))
+        if self.numel == 0:
+            return 0
+        last: Any = 1
+        for n, s in zip(self.size, self.stride, strict=True):
+            last = last + (n - 1) * s
+        return last if type(last) is int else extent(last)
 
     @property
     def bytes(self) -> int:
         """In the example."""
-        return hint(self.numel) * self.dtype.itemsize
+        count = self.numel
+        return (count if type(count) is int else hint(count)) * self.dtype.itemsize
 
     @property
     def is_symbolic(self) -> bool:
-        return any(type(n) is Index for n in (*self.size, *self.stride, self.offset))
+        return Index in map(type, self.size) or Index in map(type, self.stride) or type(self.offset) is Index
 
 
 @dataclass(frozen=True, slots=True)

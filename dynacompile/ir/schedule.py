@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from dynacompile.ir.calls import Call
+from dynacompile.ir.frozen import record
 from dynacompile.ir.index import Extent, Symbol, hint
 from dynacompile.ir.loops import Buffer, Extern, Nest, verify_body
 from dynacompile.ir.sizes import Sizes
@@ -86,7 +87,7 @@ class Allocate:
     buffer: str
 
 
-@dataclass(frozen=True)
+@record
 class Place:
     """A buffer that does not leave the program lives in the arena, `offset` bytes in (a multiple of 64 on CPU, 512 on CUDA)."""
 

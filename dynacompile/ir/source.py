@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from dynacompile.ir.frozen import record
 
 
 def dotted(text: str) -> str:
@@ -17,19 +18,23 @@ def dotted(text: str) -> str:
     return re.sub(r"\[(['\"]?)(\w+)\1\]", r".\2", text)
 
 
-@dataclass(frozen=True)
 class Source:
     """Base of all sources; hashable, so that a source can key a table. A hash is computed once: that of a long path asks for those of all its bases."""
+
+    __slots__ = ("_hash",)
+    _hash: int
 
     def __init_subclass__(cls) -> None:
         if "__hash__" not in cls.__dict__:
             cls.__hash__ = Source.__hash__  # type: ignore[method-assign]  # dataclass would make one that computes it anew
 
     def __hash__(self) -> int:
-        known = self.__dict__.get("_hash")
-        if known is None:
-            known = self.__dict__["_hash"] = hash((type(self), *self.__dict__.values()))
-        return known
+        try:
+            return self._hash
+        except AttributeError:
+            found = hash((type(self), *[getattr(self, name) for name in self.__match_args__]))  # type: ignore[attr-defined]
+            object.__setattr__(self, "_hash", found)
+            return found
 
     def text(self) -> str:
         """The Python expression that a user would write for it."""
@@ -51,7 +56,7 @@ class Source:
         yield self.root
 
 
-@dataclass(frozen=True)
+@record
 class Local(Source):
     """A parameter of the frame: `slot` is its index in the frame's localsplus."""
 
@@ -62,7 +67,7 @@ class Local(Source):
         return self.name
 
 
-@dataclass(frozen=True)
+@record
 class Free(Source):
     """The content of a closure cell: `index` is its position in co_freevars."""
 
@@ -73,7 +78,7 @@ class Free(Source):
         return self.name
 
 
-@dataclass(frozen=True)
+@record
 class Global(Source):
     """An entry of the frame's f_globals."""
 
@@ -83,7 +88,7 @@ class Global(Source):
         return self.name
 
 
-@dataclass(frozen=True)
+@record
 class Builtin(Source):
     """An entry of the frame's builtins, reached because no global shadows it."""
 
@@ -93,7 +98,7 @@ class Builtin(Source):
         return self.name
 
 
-@dataclass(frozen=True)
+@record
 class Constant(Source):
     """An object that the entry itself holds on to, for example the globals dict of an inlined function. Needs no lookup."""
 
@@ -110,7 +115,7 @@ class Constant(Source):
         return isinstance(other, Constant) and other.value is self.value and other.name == self.name
 
 
-@dataclass(frozen=True)
+@record
 class Made(Source):
     """What a call gives that residual code makes before the graph; `place` says which one. No guard looks at it."""
 
@@ -120,7 +125,7 @@ class Made(Source):
         return f"made_{self.place}"
 
 
-@dataclass(frozen=True)
+@record
 class Attr(Source):
     """`base.name` by the generic attribute protocol (slots, properties of C types, ...)."""
 
@@ -131,7 +136,7 @@ class Attr(Source):
         return f"{self.base.text()}.{self.name}"
 
 
-@dataclass(frozen=True)
+@record
 class DictAttr(Source):
     """`base.__dict__[name]`: an instance attribute read without running descriptors or `__getattr__`."""
 
@@ -142,7 +147,7 @@ class DictAttr(Source):
         return f"{self.base.text()}.{self.name}"
 
 
-@dataclass(frozen=True)
+@record
 class Registered(Source):
     """`module.__dict__[table][name]`, table being `_parameters`, `_buffers` or `_modules` of an nn.Module."""
 
@@ -156,7 +161,7 @@ class Registered(Source):
         return f"{self.base.text()}[{self.name}]" if self.name.isdigit() else f"{self.base.text()}.{self.table}[{self.name!r}]"
 
 
-@dataclass(frozen=True)
+@record
 class Item(Source):
     """`base[key]` for an exact list, tuple or deque (key: int), or an exact dict (key: a hashable constant)."""
 
@@ -167,12 +172,12 @@ class Item(Source):
         return f"{self.base.text()}[{self.key!r}]"
 
 
-@dataclass(frozen=True)
+@record
 class Entry(Item):
     """`dict.__getitem__(base, key)`, for a dict whose class has a `__getitem__` of its own."""
 
 
-@dataclass(frozen=True, eq=False)
+@record
 class ItemOf(Item):
     """`base[key]` for an object that hashes by identity and may not compare to a bool, such as a tensor; the entry keeps it alive."""
 
@@ -186,7 +191,7 @@ class ItemOf(Item):
         return isinstance(other, ItemOf) and other.key is self.key and other.base == self.base
 
 
-@dataclass(frozen=True)
+@record
 class ValueAt(Source):
     """The value at a place in the order of a dict, whatever its key: a hook of a module, whose number counts those of the process."""
 
@@ -197,7 +202,7 @@ class ValueAt(Source):
         return f"list({self.base.text()}.values())[{self.place}]"
 
 
-@dataclass(frozen=True)
+@record
 class Remembered(Source):
     """What functools.lru_cache remembers in `base`, an entry of a bounded cache."""
 
@@ -207,7 +212,7 @@ class Remembered(Source):
         return self.base.text()
 
 
-@dataclass(frozen=True)
+@record
 class Referent(Source):
     """`base()` of a weakref.ref, while what it refers to lives."""
 
@@ -217,7 +222,7 @@ class Referent(Source):
         return f"{self.base.text()}()"
 
 
-@dataclass(frozen=True)
+@record
 class Applied(Source):
     """`function(base)`, of a function that has no effects and runs no code of the user, such as `torch.Tensor.storage_offset`.
 
@@ -231,7 +236,7 @@ class Applied(Source):
         return self.base.text() + self.name
 
 
-@dataclass(frozen=True)
+@record
 class TypeOf(Source):
     """`type(base)`."""
 
@@ -241,7 +246,7 @@ class TypeOf(Source):
         return f"type({self.base.text()})"
 
 
-@dataclass(frozen=True)
+@record
 class ClosureCell(Source):
     """The content of cell `index` of the function `base`: `base.__closure__[index].cell_contents`."""
 
@@ -253,7 +258,7 @@ class ClosureCell(Source):
         return f"{self.base.text()}.<closure>.{self.name}"
 
 
-@dataclass(frozen=True)
+@record
 class DefaultArg(Source):
     """A default of the function `base`: `__defaults__[key]` for an int key, `__kwdefaults__[key]` for a str key."""
 

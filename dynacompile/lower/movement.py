@@ -11,10 +11,9 @@ from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.joining import join_in_place
 from dynacompile.lower.pointwise import require_element
 from dynacompile.lower.values import Expander, Value
+from dynacompile.ops.decompositions import MOST_JOINED
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import Row
-
-CAT_LIMIT = 8  # inputs; each point of the result tests every one
 
 
 class Move:
@@ -55,7 +54,7 @@ def lower_cat(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     given = arguments(node)
     parts = [a for a in given["tensors"] if low.buffer_of(a).size != (0,)]
     dim = given["dim"] % max(1, node.meta["val"].dim())
-    if not 0 < len(parts) <= CAT_LIMIT:
+    if not 0 < len(parts) <= MOST_JOINED:
         raise NotCovered
     if join_in_place(low, node, parts, dim):
         return

@@ -21,6 +21,8 @@ from dynacompile.ops.rules import Table, aten, cast, mul, row, scalar
 from dynacompile.private import of_torch
 
 SHAPES: Table = {}
+MOST_JOINED = 8
+"""Tensors that a kernel puts together: each of its points tests for every one. More are put together by a call."""
 
 
 @row(SHAPES, aten._unsafe_view.default)
@@ -52,6 +54,8 @@ def unbind(x, dim=0):
 
 @row(SHAPES, aten.stack.default)
 def stack(tensors, dim=0):
+    if len(tensors) > MOST_JOINED:
+        return NotImplemented
     dim = dim % (tensors[0].dim() + 1)
     return aten.cat.default([aten.unsqueeze.default(t, dim) for t in tensors], dim)
 

@@ -278,6 +278,7 @@ add(
     "operations of attention in a report",
     aten_flash_attention="torch.ops.aten._scaled_dot_product_flash_attention",
     aten_flash_attention_backward="torch.ops.aten._scaled_dot_product_flash_attention_backward",
+    aten_flash_attention_for_cpu="torch.ops.aten._scaled_dot_product_flash_attention_for_cpu",
 )
 add(
     "collectives as operators of a graph",

@@ -75,10 +75,23 @@ def read_again(ts, factors, out):
             t.add_(out[-1])
 
 
-@pytest.mark.parametrize("function", [scaled, chosen, cast, carried, counted, read_again], ids=lambda f: f.__name__)
+def asked_of_all(ts, factors, out):
+    """As foreach asks whether it knows the types of all tensors."""
+    with torch.no_grad():
+        if all(t is None or type(t) in (torch.Tensor, torch.nn.Parameter) for t in ts) and not any(t.dim() == 1 for t in ts):
+            torch._foreach_add_(ts, 1.0)
+
+
+def listed(ts, factors, out):
+    with torch.no_grad():
+        return list(t + 1.0 for t in ts), tuple(  # noqa: C400 - the generator is what is tested
+            t * f for t, f in zip(ts, factors) if t.dim() == 2)
+
+
+@pytest.mark.parametrize("function", [scaled, chosen, cast, carried, counted, read_again, asked_of_all, listed], ids=lambda f: f.__name__)
 def test_rounds_that_are_alike_are_interpreted_once(function):
     few, many = (steps(function, tensors(n), tensors(n), []) for n in (8, 40))
-    assert (many - few < 32) == (function in (scaled, chosen, cast))
+    assert (many - few < 32) == (function in (scaled, chosen, cast, asked_of_all, listed))
 
 
 @pytest.mark.parametrize("form", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=["single", "foreach", "fused"])

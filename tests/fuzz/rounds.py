@@ -57,6 +57,19 @@ AFTER = ("out.append(total)", "out.append(count)", "out.append(last)", "out.appe
          "out += [1 - 0.5 ** s['b'] for s in state.values()] if len(ps) < 4 else [1 - 0.5 ** state[p]['b'] for p in ps]",
          "torch._foreach_mul_(ps, 0.5)", "out.append(torch.stack([t.sum() for t in qs]))",
          "out.append({id(p): i for i, p in enumerate(ps)} and len(ps))")  # fmt: skip
+# Generators that something empties, or leaves where it has seen enough.
+GENERATORS = (
+    "out.append(all(t is None or type(t) in (torch.Tensor, torch.nn.Parameter) for t in ps))", "out.append(all(t.dtype == torch.float32 for t in qs))",
+    "out.append(any(p.dim() > 1 for p in ps))", "out.append(any(p.grad is None for p in ps))", "out.append(any(state[p]['a'].dim() == 1 for p in ps))",
+    "out.extend(p * 2.0 for p in ps)", "out += list(p + q for p, q in zip(ps, qs) if p.dim() == q.dim())", "out.append(sum(p.numel() for p in ps))",
+    "out.append(tuple(p.grad for p in ps))", "made = (q + 1.0 for q in qs)\nout.append(all(t.dim() < 3 for t in made))\nout += list(made)",
+    "made = (p for p in ps if p.dim() == 2)\nout.append(any(True for t in made))\nout += list(made)", "out.append(max(len(p) for p in ps))",
+    "out.append(all(q.add_(1.0).dim() == 2 for q in qs))", "out.append([i for i, p in enumerate(ps) if all(n > 1 for n in p.shape)])",
+    "out += list(out.append(p) or p for p in ps)", "made = (p.mul_(0.5) for p in ps)\nnext(made)\nout += list(made)", "out.append(all(ps))",
+    "out.append(all(count for p in ps))", "out.append(any(i > 3 and p is ps[4] for i, p in enumerate(ps)))", "out += sorted(p.dim() for p in ps)",
+    "found = dict((p, q * 2.0) for p, q in zip(ps, qs))\nout += list(found.values())", "out.append(torch.stack(list(q.sum() for q in qs)))",
+    "out += [torch.cat([t.flatten() for t in qs]), torch.hstack([t.sum() for t in qs])]", "out.append(torch.stack([q.mean() for q in qs] * 2, dim=0))",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -160,6 +173,8 @@ def generate(seed: int) -> Program:
                 known |= {name for name in ("g", "s", "x", "a", "b", "n") if line.startswith((f"{name} =", f"{name}, b ="))}
         lines += [f"    {part}" for line in body or ["pass"] for part in line.split("\n")]
     lines += [rng.choice(AFTER)] if rng.random() < 0.4 else []
+    more = random.Random(-seed - 1)
+    lines += more.choice(GENERATORS).split("\n") if more.random() < 0.4 else []
     count = rng.choice((6, 7, 9))
     alike = rng.random() < 0.6
     shapes = tuple((3, 2) if alike or rng.random() < 0.5 else rng.choice(((3, 2), (4,), (2, 3))) for _ in range(count))

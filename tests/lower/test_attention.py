@@ -325,3 +325,17 @@ def test_choices(shape, is_ours):
     choice = choose(shape)
     assert choice.loops is is_ours
     assert (choice.loops_us < choice.library_us * 0.9) is is_ours
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_what_is_recorded_has_the_dtypes_of_what_is_computed(dtype):
+    """Logarithms of sums are saved for the backward, in a dtype that torch 2.11 tells wrongly of float64."""
+    query = torch.randn(2, 2, 5, 8, dtype=dtype, requires_grad=True)
+
+    def attention(query: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, query, query, is_causal=True).sin()
+
+    (wanted,) = torch.autograd.grad(attention(query).sum(), query)
+    for backend in ("default", "aot_eager"):
+        (found,) = torch.autograd.grad(dynacompile.compile(attention, isolate_recompiles=True, backend=backend)(query).sum(), query)
+        torch.testing.assert_close(found, wanted)

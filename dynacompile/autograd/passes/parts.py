@@ -13,7 +13,8 @@ aten = torch.ops.aten
 
 
 def read_parts(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """`select(cat([unsqueeze(x), ...]), i)` becomes the i-th x. One that leaves the graph is kept, for it must not share memory with x."""
+    """`select(stack([x, ...]), i)` becomes the i-th x, also where the stack is written as a concatenation. One that leaves the graph is kept, for it must not
+    share memory with x."""
     kept = escaping(graph)
     for node in list(graph.nodes):
         if node.target is aten.select.int and node not in kept:
@@ -28,13 +29,14 @@ def stacked(node: torch.fx.Node) -> torch.fx.Node | None:
     """The tensor that a selection of a stack of tensors gives, where it has the same geometry."""
     args: Any = (*node.args, 0, 0)
     whole, dim, place = args[:3]
-    if whole.target is not aten.cat.default or not (isinstance(dim, int) and isinstance(place, int) and place >= 0):
+    if whole.target not in (aten.cat.default, aten.stack.default) or not (isinstance(dim, int) and isinstance(place, int) and place >= 0):
         return None
     tensors, along = (*whole.args, 0)[:2]
     rank = whole.meta["val"].dim()
-    if dim % rank != along % rank or any(t.target is not aten.unsqueeze.default or t.args[1] % rank != dim % rank for t in tensors):
+    is_cat = whole.target is aten.cat.default
+    if dim % rank != along % rank or is_cat and any(t.target is not aten.unsqueeze.default or t.args[1] % rank != dim % rank for t in tensors):
         return None
-    part: torch.fx.Node = tensors[place].args[0]
+    part: torch.fx.Node = tensors[place].args[0] if is_cat else tensors[place]
     wanted, found = geometry(node), geometry(part)
     if wanted is None or found is None or (wanted[0], wanted[1], wanted[3]) != (found[0], found[1], found[3]):
         return None

@@ -171,6 +171,13 @@ class IteratorValue(Value):
             out.append(value)
         return out
 
+    def meets(self, cx: Trace, truth: bool) -> bool:
+        """Whether a value is true, or false, as it is wanted. Those behind the first such one are not asked for."""
+        while (value := self.next(cx)) is not None:
+            if value.truth(cx) == truth:
+                return True
+        return False
+
     def truth(self, cx: Trace) -> bool:
         return True
 

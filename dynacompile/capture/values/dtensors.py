@@ -140,7 +140,8 @@ def row_from_local(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
     if options.pop("run_check"):
         raise unsupported("collective", "DTensor.from_local(run_check=True)")
     guard_modes(cx)
-    return cx.op("call_function", FromLocal(tuple(options.items())), [local], {})
+    given = tuple((name, value) for name, value in options.items() if value is not None)  # `grad_placements` is none of torch 2.11's
+    return cx.op("call_function", FromLocal(given), [local], {})
 
 
 def method_redistribute(cx: Trace, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -150,20 +150,12 @@ extremum(min, "lt")
 
 @handles(any)
 def row_any(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    iterator = args[0].iterate(cx)
-    while (item := iterator.next(cx)) is not None:
-        if item.truth(cx):
-            return ConstantValue(True)
-    return ConstantValue(False)
+    return ConstantValue(args[0].iterate(cx).meets(cx, True))
 
 
 @handles(all)
 def row_all(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    iterator = args[0].iterate(cx)
-    while (item := iterator.next(cx)) is not None:
-        if not item.truth(cx):
-            return ConstantValue(False)
-    return ConstantValue(True)
+    return ConstantValue(not args[0].iterate(cx).meets(cx, False))
 
 
 @handles(functools.reduce)

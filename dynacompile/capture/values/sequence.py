@@ -38,7 +38,11 @@ class SequenceValue(Value):
         return self.settled(index)
 
     def elements(self, cx: Trace) -> list[Value]:
-        return [self.at(cx, i) for i in range(len(self.items))]
+        items = self.items
+        for i, item in enumerate(items):
+            if isinstance(item, Lazy):
+                items[i] = item.force()
+        return list(items)
 
     def get_item(self, cx: Trace, key: Value) -> Value:
         index = index_of(cx, key)

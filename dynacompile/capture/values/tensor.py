@@ -141,10 +141,12 @@ TORCH_S = {name: raw for base in reversed(torch.Tensor.__mro__) for name, raw in
 
 def patched(cx: Trace, name: str) -> Any:
     """What somebody put in the place of an attribute of torch.Tensor, or added to the class; None where it is torch's own, or missing."""
-    raw = cx.lookup(torch.Tensor, name)
-    if raw is MISSING or raw is TORCH_S.get(name) or is_data(raw) or is_trusted(getattr(raw, "__module__", None)):
-        return None
-    return raw
+    found = cx.tensor_attributes.get(name, cx)
+    if found is cx:
+        raw = cx.lookup(torch.Tensor, name)
+        is_torch_s = raw is MISSING or raw is TORCH_S.get(name) or is_data(raw) or is_trusted(getattr(raw, "__module__", None))
+        found = cx.tensor_attributes[name] = None if is_torch_s else raw
+    return found
 
 
 def points_of(key: Value) -> list[Value]:
@@ -201,6 +203,8 @@ class TensorValue(Value):
         self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
         self.is_number = False
         self.has_become = False
+        self.told_leaf = False  # whether there is a guard on it
+        self.read_grad: tuple[Any, Value] | None = None  # the gradient that was read last, and its value
 
     @property
     def node(self) -> torch.fx.Node:
@@ -339,8 +343,9 @@ class TensorValue(Value):
 
     def is_leaf(self, cx: Trace) -> bool:
         """Of an input, as it was before the frame."""
-        if self.real.requires_grad:
+        if not self.told_leaf and self.real.requires_grad:
             cx.guard("EQUALS", Attr(self.source, "is_leaf"), self.real.is_leaf)
+            self.told_leaf = True
         return bool(self.real.is_leaf)
 
     def grad(self, cx: Trace) -> Value:
@@ -353,7 +358,10 @@ class TensorValue(Value):
         if not self.is_leaf(cx):
             return ConstantValue(None)
         kept = cx.grads.get(id(self.real))
-        return cx.wrap(self.real.grad if kept is None else kept[1], Attr(self.source, "grad"))
+        real = self.real.grad if kept is None else kept[1]
+        if self.read_grad is None or self.read_grad[0] is not real:
+            self.read_grad = real, cx.wrap(real, Attr(self.source, "grad"))
+        return self.read_grad[1]
 
     def has_attr(self, cx: Trace, name: str) -> bool:
         cx.overrides.getter(self, name)
