@@ -272,7 +272,7 @@ def interpret_node(
         for part in leaves_of(operand) if operand._version != version else ():
             recorder.writes[storage(part)] = node
             refuse_folded(node, part, folded, recorder)
-            keep_strides(memories[storage(part)], recorder)
+            keep_strides(memories[storage(part)], part, recorder)
     results = tensors_of(env[node])
     if len(results) > 1:
         note(results, node.target, recorder)
@@ -359,7 +359,7 @@ def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -
         laid = packed.permute([order.index(d) for d in range(len(order))])
         if not different_strides(laid, eager):
             result = laid
-    memories[storage(result)] = Memory(result, eager if isinstance(eager, FakeTensor) else None)
+    memories[storage(result)] = Memory(result, eager if isinstance(eager, FakeTensor) else inner(result))
     return result
 
 
@@ -377,18 +377,25 @@ def with_dtypes(result: object, eager: object) -> object:
     return result
 
 
-def keep_strides(memory: Memory, recorder: Recorder) -> None:
-    """Gives written memory back the strides that it had: written through a view, its new value is made from that view, with strides of its own."""
+def keep_strides(memory: Memory, written: torch.Tensor, recorder: Recorder) -> None:
+    """Gives written memory back the strides that it had: written through a view, its new value is made from that view, with strides of its own. The view
+    then is one of the memory again, at once, since operations that are made of others go by its strides before they ask for its value."""
     tensor = memory.tensor
-    if memory.eager is None or not different_strides(inner(tensor), memory.eager):
+    if memory.eager is None:
+        return
+    value = inner(tensor)
+    moved = different_strides(value, memory.eager)
+    if not moved and written is tensor:
         return
     hidden = of_torch.functionalize_are_all_mutations_hidden_from_autograd(tensor)
-    value = recorder.copy_of(recorder.node_of(inner(tensor)), memory.eager.stride()).meta["val"]
+    if moved:
+        value = recorder.copy_of(recorder.node_of(value), memory.eager.stride()).meta["val"]
     with torch.no_grad():
         of_torch.functionalize_replace(tensor, value)
     of_torch.functionalize_commit_update(tensor)
     if hidden:
         of_torch.functionalize_mark_mutation_hidden_from_autograd(tensor)
+    inner(written)
 
 
 def different_strides(a: torch.Tensor, b: torch.Tensor) -> bool:

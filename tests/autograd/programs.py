@@ -208,6 +208,27 @@ def views_returned(x):
     return x.t(), x.view(12), x[1:], x.detach(), x
 
 
+@program(("g", 3, 4, 4, 2))
+def view_is_multiplied_after_it_was_written(x):
+    """Its strides decide whether the product reads it as a matrix, or a copy of it."""
+    whole = x.clone()
+    turned = whole.transpose(0, -1)
+    whole[:1].mul_(0.5)
+    turned.masked_fill_(turned > 0.5, 0.2)
+    return turned @ turned.transpose(-1, -2), whole.flatten()
+
+
+@program(("g", 3, 4, 2))
+def reshaped_view_is_written_after_it_was(x):
+    """What reshape gives of it is a copy in eager, so the second write does not reach the first tensor."""
+    whole = x.clone()
+    turned = whole.transpose(0, -1)
+    turned.mul_(2)
+    flat = turned.reshape(-1)
+    flat.add_(1)
+    return whole, turned, flat
+
+
 @program(("g", 3, 4), prepare=lambda x: (x[1:].t(),))
 def views_of_a_view(x):
     return x[1:], x.t() * 2

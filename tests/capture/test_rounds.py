@@ -85,7 +85,8 @@ def asked_of_all(ts, factors, out):
 def listed(ts, factors, out):
     with torch.no_grad():
         return list(t + 1.0 for t in ts), tuple(  # noqa: C400 - the generator is what is tested
-            t * f for t, f in zip(ts, factors) if t.dim() == 2)
+            t * f for t, f in zip(ts, factors) if t.dim() == 2
+        )
 
 
 @pytest.mark.parametrize("function", [scaled, chosen, cast, carried, counted, read_again, asked_of_all, listed], ids=lambda f: f.__name__)
