@@ -73,8 +73,10 @@ def test_gradients_of_cumprod(zeros, dim, dtype):
     x.view(-1)[torch.randperm(42, generator=torch.Generator().manual_seed(0))[:zeros]] = 0
     x.requires_grad_()
 
+    result = torch.float64 if torch.torch_version.TorchVersion(torch.__version__) >= (2, 12) else dtype  # eager's gradient fails in torch 2.11
+
     def f(x):
-        return (x * 2).cumprod(dim).sin() + torch.cumprod(x, dim, dtype=torch.float64)
+        return (x * 2).cumprod(dim).sin() + torch.cumprod(x, dim, dtype=result)
 
     compiled = dynacompile.compile(f, isolate_recompiles=True)
     eager, ours = (torch.autograd.grad(run(x).sum(), x)[0] for run in (f, compiled))
