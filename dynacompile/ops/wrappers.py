@@ -29,7 +29,7 @@ DTENSORS = "torch.distributed.tensor"  # a module that takes a second to load: n
 
 def is_dtensor_class(cls: type) -> bool:
     module: Any = sys.modules.get(DTENSORS)
-    return module is not None and cls is module.DTensor
+    return cls is getattr(module, "DTensor", None)  # another thread may be importing the module, or nobody has
 
 
 def is_wrapper(value: object) -> bool:

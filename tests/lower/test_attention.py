@@ -338,4 +338,5 @@ def test_what_is_recorded_has_the_dtypes_of_what_is_computed(dtype):
     (wanted,) = torch.autograd.grad(attention(query).sum(), query)
     for backend in ("default", "aot_eager"):
         (found,) = torch.autograd.grad(dynacompile.compile(attention, isolate_recompiles=True, backend=backend)(query).sum(), query)
-        torch.testing.assert_close(found, wanted)
+        assert found.dtype == wanted.dtype
+        torch.testing.assert_close(found, wanted, **({} if dtype.itemsize > 2 else {"rtol": 5e-2, "atol": 5e-2}))

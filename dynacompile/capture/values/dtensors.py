@@ -77,7 +77,7 @@ def wrap_group(cx: Trace, real: Any, source: Source) -> Value:
 def prepare() -> None:
     """Fills the tables with what torch.distributed.tensor has, where a program has loaded it."""
     module: Any = sys.modules.get(DTENSORS)
-    if module is None or not hasattr(module, "distribute_tensor") or module.DTensor in PREPARED:
+    if not (hasattr(module, "distribute_tensor") and hasattr(module, "DTensor")) or module.DTensor in PREPARED:
         return
     PREPARED.add(module.DTensor)
     placements = sys.modules[f"{DTENSORS}.placement_types"]
