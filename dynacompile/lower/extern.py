@@ -129,7 +129,11 @@ def starts_as_a_fill(low: Lowering, node: torch.fx.Node) -> bool:
     """Whether the node writes to some elements of a tensor that was filled for it alone, as gradients of reads at places do: it needs no copy."""
     before = node.args[0] if node.target in INTO_A_COPY and node.args else None
     row = TABLE.get(str(before.target)) if isinstance(before, torch.fx.Node) else None
-    if row is None or row.kind != "create" or len(before.users) != 1 or before in node.args[1:]:  # type: ignore[union-attr]
+    if row is None or row.kind != "create" or len(before.users) != 1:  # type: ignore[union-attr]
+        return False
+    others: list[torch.fx.Node] = []  # those in lists, too, as places are
+    torch.fx.node.map_arg((node.args[1:], node.kwargs), others.append)
+    if before in others:
         return False
     have, made = low.buffer_of(before), node.meta["val"]
     return (have.size, have.stride) == geometry(made) and have.dtype == made.dtype and have.base is None and have.kind == "temp"

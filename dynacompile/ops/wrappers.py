@@ -29,7 +29,7 @@ DTENSORS = "torch.distributed.tensor"  # a module that takes a second to load: n
 
 def is_dtensor_class(cls: type) -> bool:
     module: Any = sys.modules.get(DTENSORS)
-    return cls is getattr(module, "DTensor", None)  # another thread may be importing the module, or nobody has
+    return cls is getattr(module, "DTensor", None)  # not there where nobody imports the module, nor yet where another thread does
 
 
 def is_wrapper(value: object) -> bool:

@@ -11,7 +11,7 @@ if not torch.cuda.is_available():
 
 @pytest.fixture(autouse=True)
 def refusals_fail():
-    """A program that can't be compiled fails its test, though it gives eager's results: they are eager's."""
+    """A program that is not compiled fails its test: it runs as Python, so it would pass whatever the kernels compute."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*compiled in name only")
         yield

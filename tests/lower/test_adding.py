@@ -224,3 +224,15 @@ def test_writes_to_what_is_read_elsewhere_stay_copies():
     ):
         assert not any(isinstance(step, Extern) and step.mutates for step in lower(trace(fn, args), ENV).steps)
         compare(trace(fn, args), args)
+
+
+def test_a_fill_that_is_its_own_places_is_copied():
+    """Places that change while they are read would be others."""
+
+    def numbered(x: torch.Tensor) -> torch.Tensor:
+        places = torch.zeros(8, dtype=torch.int64)
+        return torch.ops.aten.index_put(places, [places], x)
+
+    args = (torch.full((8,), 5),)
+    assert not any(isinstance(step, Extern) and step.mutates for step in lower(trace(numbered, args), ENV).steps)
+    compare(trace(numbered, args), args)
