@@ -359,7 +359,8 @@ def as_eager(result: torch.Tensor, eager: object, memories: dict[int, Memory]) -
         laid = packed.permute([order.index(d) for d in range(len(order))])
         if not different_strides(laid, eager):
             result = laid
-    memories[storage(result)] = Memory(result, eager if isinstance(eager, FakeTensor) else inner(result))
+    own = inner(result) if of_torch.is_functional_tensor(result) else None  # what `torch.tensor` makes on the meta device is none
+    memories[storage(result)] = Memory(result, eager if isinstance(eager, FakeTensor) else own)
     return result
 
 
