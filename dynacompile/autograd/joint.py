@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import torch
 import torch.fx
 
-from dynacompile import native
 from dynacompile.autograd.arrivals import Together, cut_absent
 from dynacompile.autograd.cuts import Cuts, find_cuts, key, refuse_hooked_views, settled_points
 from dynacompile.autograd.facts import view_base
@@ -37,6 +36,7 @@ from dynacompile.ir.graphs import Mutation, Output, Settled, Target, ViewOfInput
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
+from dynacompile.native import core as native_core
 from dynacompile.ops.attention import KeptAsWritten
 from dynacompile.ops.backward_steps import Tracing, note_places
 from dynacompile.ops.wrappers import Enter, has_wrappers, is_wrapper, let_go_of_masks
@@ -107,7 +107,7 @@ def trace_joint(
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
     recorder = (WrapperRecorder if has_wrappers(graph) else Recorder)(mode, table)
-    tracing = Tracing(recorder.keep, native.core().backward_pass, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
+    tracing = Tracing(recorder.keep, native_core().backward_pass, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     with ambient_state(), masks_let_go(recorder), symbolic_rules(mode), functionalization(), recorder.entered():
         inputs = wrap_inputs(recorder, names, fakes)

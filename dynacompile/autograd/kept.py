@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.autograd.functionalize import FunctionalInput, storage
 from dynacompile.autograd.outputs import Positions, shares_version
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Fresh, Marks, Output, Part, Target, ViewOfInput, ViewOfOutput, Watch
+from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import leaves_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def read_history(
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
     themselves: set[tuple[bool, int]] = set()
     parts: set[tuple[int, int]] = set()
-    held: dict[Node, Node] = dict(native.core().view_writes(tuple(outputs)))
+    held: dict[Node, Node] = dict(native_core().view_writes(tuple(outputs)))
     for node in order:
         if not reached[node] or not leads[node] & every_leaf:
             continue

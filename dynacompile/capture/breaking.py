@@ -15,7 +15,7 @@ from dynacompile.capture.ending import Ending, decide_cells, refuse_open, spent,
 from dynacompile.capture.handling import HANDLED, enter_handlers, handled
 from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.onward import Target, go_on, store_temp, target
-from dynacompile.capture.opcodes import TABLE
+from dynacompile.capture.opcodes.table import TABLE
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in, reached
 from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of
 from dynacompile.capture.suspended import Made, made_by_resume, unfolded

@@ -21,8 +21,8 @@ from dynacompile.private import of_torch
 from dynacompile.private.of_torch import DeviceContext
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 PUSH, POP = of_torch.push_on_torch_function_stack, of_torch.pop_torch_function_stack
 CPU = torch.device("cpu")
@@ -73,7 +73,7 @@ class FunctionModes:
         pairs = zip(self.before, self.stack)
         return next((i for i, (old, new) in enumerate(pairs) if old is not new), min(len(self.before), len(self.stack)))
 
-    def restore(self, out: Builder) -> None:
+    def restore(self, out: Writer) -> None:
         """Residual code that makes the process's stack this one. Last of all, as the modes see every call of torch from then on."""
         for _ in range(len(self.before) - self.kept()):
             out.call_function(POP, [])
@@ -107,7 +107,7 @@ class DeviceMode(Value):
             return kwargs
         return Keywords({**kwargs, "device": ConstantValue(self.device)})
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.real is not None:
             out.const(self.real)
         else:
@@ -123,16 +123,16 @@ class DeviceBlock(ContextValue):
     def pytype(self) -> type:
         return torch.device
 
-    def enter(self, cx: Trace) -> Value:
+    def enter(self, cx: Context) -> Value:
         made = HANDLERS[torch.device](cx, [ConstantValue(self.device)], {})  # the mode makes one, which modes around it are asked about
         cx.overrides.modes.stack.append(DeviceMode(made.constant()))
         return ConstantValue(self.device)
 
-    def exit(self, cx: Trace) -> None:
+    def exit(self, cx: Context) -> None:
         cx.overrides.modes.stack.pop()
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(self.device)
 
-    def rebuild_entered(self, out: Builder) -> None:
+    def rebuild_entered(self, out: Writer) -> None:
         out.const(self.device)

@@ -4,41 +4,106 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from dynacompile.capture.breaks import Raised, raises, unsupported
 from dynacompile.capture.bytecode import Decoded
 from dynacompile.capture.calling import with_null
+from dynacompile.capture.context import Context, Scope
 from dynacompile.capture.dropping import runs_code
-from dynacompile.capture.opcodes import TABLE
-from dynacompile.capture.opcodes.control import is_none
+from dynacompile.capture.opcodes.table import TABLE, Opcode
 from dynacompile.capture.resume import ResumePoint, arguments, is_resume, resume_code
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Value
 from dynacompile.capture.values.binding import bind_call
 from dynacompile.capture.values.cells import CellValue
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, stopped_inside, thrown, value_of_raised
 from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.sequence import ListValue
-from dynacompile.capture.watch import Taking
 from dynacompile.cpython.instructions import Instr
 from dynacompile.ir.source import Local
 
 if TYPE_CHECKING:
     from types import CodeType
 
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.scopes import Globals
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.bytecode import CodeCache
+    from dynacompile.capture.effects import Effects
+    from dynacompile.capture.recorder import Recorder
+    from dynacompile.capture.torch_modes import TorchModes
+    from dynacompile.capture.writing import Writer
+    from dynacompile.ir.captured import Guard
+    from dynacompile.ir.source import Source
+
+
+@dataclass(eq=False)
+class Taking:
+    """What empties a generator. into: the list that gets what it yields; None where only whether that is true counts, and any but the last is as expected."""
+
+    into: ListValue | None
+
+
+class Watching(Protocol):
+    """Sees the instructions of a round of a loop. `watch.Watch` does."""
+
+    def run(self, frame: SymbolicFrame, instr: Instr, row: Opcode) -> None: ...
+
+
+class Looping(Protocol):
+    """Has the rounds of loops that are alike followed once. `rounds.Rounds` does."""
+
+    def next(self, frame: SymbolicFrame, instr: Instr, iterator: IteratorValue) -> Value | None: ...
+    def taking(self, frame: SymbolicFrame, taking: Taking) -> AbstractContextManager[None]: ...
+    def is_plain(self) -> bool: ...
+
+
+class Choosing(Protocol):
+    """One arm of a branch both of whose arms are followed. `predication.Arm` is."""
+
+    def check_call(self, code: CodeType) -> None: ...
+    def write(self, kind: str, target: object, args: list[Value], kwargs: dict[str, Value]) -> Value | None: ...
+
+
+class FrameContext(Context, Protocol):
+    """What frames, and the rows of the opcode table, ask of the attempt beside what values do.
+
+    steps: instructions interpreted so far. known, ways: by the ids of objects, their values and the sources that they were first found at.
+    arm: of a branch both of whose arms are followed. watching: the round of a loop that is followed to be repeated.
+    """
+
+    frames: list[SymbolicFrame]
+    codes: CodeCache
+    modes: TorchModes
+    known: dict[int, Value]
+    ways: dict[int, Source]
+    rounds: Looping
+    steps: int
+    watching: Watching | None
+    arm: Choosing | None
+
+    @property
+    def recorder(self) -> Recorder: ...
+    @property
+    def effects(self) -> Effects: ...
+    @property
+    def handling(self) -> ExceptionValue | None: ...
+    @handling.setter
+    def handling(self, exception: ExceptionValue | None) -> None: ...
+    def count_step(self) -> None: ...
+    def held(self) -> AbstractContextManager[None]: ...
+    def literal(self, real: Any) -> Value: ...
+    def guard_same(self, real: Any, source: Source) -> None: ...
+    def guard_as(self, guard: Guard) -> None: ...
 
 
 class SymbolicFrame:
     """A frame being interpreted. slots: localsplus, cells as CellValue. index: the next instruction."""
 
-    def __init__(self, cx: Trace, decoded: Decoded, scope: Globals, closure: Sequence[CellValue]):
+    def __init__(self, cx: FrameContext, decoded: Decoded, scope: Scope, closure: Sequence[CellValue]):
         self.cx, self.decoded, self.code, self.scope, self.closure = cx, decoded, decoded.code, scope, closure
         self.slots: list[Value | None] = [None] * len(decoded.slots)
         self.stack: list[Value] = []
@@ -47,7 +112,7 @@ class SymbolicFrame:
         self.kw_names: tuple[str, ...] = ()
         self.returned: Value | None = None
         self.yielded: Value | None = None
-        self.entry_grad_mode, self.entry_inference = torch.is_grad_enabled(), cx.inference
+        self.entry_grad_mode = torch.is_grad_enabled()
         self.steps = 0  # instructions run so far
         self.generators: list[GeneratorValue] = []  # made while this is the captured frame
         self.raised_at = 0  # the step that raised what is being handled
@@ -196,6 +261,13 @@ class SymbolicFrame:
         return self.resume()
 
 
+def as_frames_see(cx: Context) -> FrameContext:
+    """The context with what frames may do: for rows that run frames of their own."""
+    frame = cx.frames[-1]
+    assert isinstance(frame, SymbolicFrame)
+    return frame.cx
+
+
 def left_by(reason: Raised) -> Raised:
     """What the caller of a generator sees that `reason` leaves."""
     return raised(stopped_inside(value_of_raised(reason))) if issubclass(reason.cls, StopIteration) else reason
@@ -228,7 +300,7 @@ class GeneratorValue(IteratorValue):
             return [self.function, *self.args, *self.kwargs.values()]
         return [*(v for s in self.live() if (v := self.frame.slots[s]) is not None), *self.frame.stack, *self.cells()]
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         """A generator that goes on where this one is: it begins at its last yield, whose value is thrown away."""
         if not self.started:
             with out.calling():
@@ -271,7 +343,7 @@ class GeneratorValue(IteratorValue):
     def ends_late(self) -> bool:
         return self.started and self.frame.returned is None and any(h.target.op == "PUSH_EXC_INFO" for h in self.frame.decoded.handlers)
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         if self.frame in cx.frames:
             raise unsupported("would-raise", "generator already executing")
         if self.started and self.frame.returned is None:
@@ -279,18 +351,18 @@ class GeneratorValue(IteratorValue):
         self.started = True
         return self.frame.resume()
 
-    def drain(self, cx: Trace) -> list[Value]:
+    def drain(self, cx: Context) -> list[Value]:
         taken = ListValue([])
-        with cx.rounds.taking(self.frame, Taking(taken)):
+        with self.frame.cx.rounds.taking(self.frame, Taking(taken)):
             while (value := self.next(cx)) is not None:
                 taken.items.append(value)
         return taken.items
 
-    def meets(self, cx: Trace, truth: bool) -> bool:
-        with cx.rounds.taking(self.frame, Taking(None)):
+    def meets(self, cx: Context, truth: bool) -> bool:
+        with self.frame.cx.rounds.taking(self.frame, Taking(None)):
             return super().meets(cx, truth)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "throw" and len(args) in (1, 3) and not kwargs:
             exception = exception_of(cx, args[0] if len(args) == 1 or not isinstance(args[1], ExceptionValue) else args[1])
             if not self.started or self.frame.returned is not None:
@@ -308,7 +380,7 @@ class GeneratorValue(IteratorValue):
             return self.close(cx)
         return super().method(cx, name, args, kwargs)
 
-    def sent(self, cx: Trace, value: Value) -> Value:
+    def sent(self, cx: Context, value: Value) -> Value:
         """send(value)."""
         if self.frame in cx.frames or self.frame.returned is not None or not self.started:
             item = self.next(cx)
@@ -319,17 +391,17 @@ class GeneratorValue(IteratorValue):
             raise self.stopped()
         return item
 
-    def close(self, cx: Trace) -> Value:
+    def close(self, cx: Context) -> Value:
         if self.started and self.frame.returned is None:
             depth = len(cx.frames)
             try:
                 leaving = ExceptionValue(GeneratorExit, [])
-                leaving.context = cx.handling
+                leaving.context = self.frame.cx.handling
                 item = self.frame.throw(raised(leaving))
             except Raised as reason:
                 if not issubclass(reason.cls, (GeneratorExit, StopIteration)):
                     raise
-                del cx.frames[depth:]
+                del self.frame.cx.frames[depth:]
                 item = None
             if item is not None:
                 raise raises(RuntimeError, "generator ignored GeneratorExit")
@@ -350,7 +422,7 @@ def refuse_dropped(values: Sequence[Value]) -> None:
             raise unsupported("generator", f"{value.describe()} is left by an exception inside of a block")
 
 
-def inline(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def inline(cx: FrameContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Calls a Python function by interpreting it."""
     code = function.code
     if cx.arm is not None:

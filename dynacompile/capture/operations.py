@@ -39,10 +39,10 @@ from dynacompile.capture.values.tensor import TensorValue, refuse_patched
 from dynacompile.ir.guard_facts import identity
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
-def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
+def apply_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
     """operator.name(*args)."""
     row = OTHER.get(name)
     if row is not None:
@@ -71,7 +71,7 @@ def apply_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
 OF_GRAPHS = frozenset({ArrayValue, ReadNumber})  # what the graph has a tensor for
 
 
-def graph_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def graph_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """Of arrays of numpy, and of numbers read from tensors; None for numbers that Python has to compute with."""
     if any(isinstance(a, ArrayValue) for a in args):
         return array_operator(cx, name, args)
@@ -88,7 +88,7 @@ def methods_of(name: str) -> tuple[str, ...]:
     return (*BINARY[INPLACE.get(name, name)], *((f"__{name.rstrip('_')}__",) if name in INPLACE else ()))
 
 
-def tensor_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
+def tensor_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
     found = number_operator(cx, name, args)
     if found is not None:
         return found
@@ -115,7 +115,7 @@ def comparable(value: Value) -> bool:
     return isinstance(value, (TensorValue, SymbolicInt, SymbolicFloat)) or isinstance(value, ConstantValue) and isinstance(value.value, numbers)
 
 
-def unary(cx: Trace, name: str, value: Value) -> Value:
+def unary(cx: Context, name: str, value: Value) -> Value:
     if isinstance(value, ObjectValue):
         return value.method(cx, UNARY[name], [], {})
     return dict_operator(cx, name, value) or cx.pure(getattr(operator, name), [value], {})
@@ -124,7 +124,7 @@ def unary(cx: Trace, name: str, value: Value) -> Value:
 SET_INPLACE = {"ior": "update", "iand": "intersection_update", "isub": "difference_update", "ixor": "symmetric_difference_update"}
 
 
-def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
+def inplace(cx: Context, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, ListValue) and name == "iadd":
         left.method(cx, "extend", [right], {})
         return left
@@ -143,7 +143,7 @@ def inplace(cx: Trace, name: str, left: Value, right: Value) -> Value:
     return binary(cx, INPLACE[name], left, right)
 
 
-def repeat(cx: Trace, sequence: SequenceValue, count: int) -> None:
+def repeat(cx: Context, sequence: SequenceValue, count: int) -> None:
     """sequence *= count"""
     if count < 1:
         sequence.method(cx, "clear", [], {})
@@ -152,7 +152,7 @@ def repeat(cx: Trace, sequence: SequenceValue, count: int) -> None:
         sequence.method(cx, "extend", [items], {})
 
 
-def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
+def binary(cx: Context, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
         return object_binary(cx, name, left, right)
     if isinstance(left, SequenceValue) or isinstance(right, SequenceValue):
@@ -176,7 +176,7 @@ def binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
     return cx.pure(getattr(operator, name), [left, right], {})
 
 
-def object_binary(cx: Trace, name: str, left: Value, right: Value) -> Value:
+def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
     method, reflected = BINARY[name]
     if isinstance(right, ObjectValue) and isinstance(left, ObjectValue) and right.cls is not left.cls and issubclass(right.cls, left.cls):
         raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
@@ -203,7 +203,7 @@ def compares_by_identity(value: Value) -> bool:
     return not isinstance(value, ObjectValue) or value.cls.__eq__ is object.__eq__ or isinstance(value.cls.__eq__, FunctionType)
 
 
-def sequence_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | None:
+def sequence_binary(cx: Context, name: str, left: Value, right: Value) -> Value | None:
     sized = (torch.Size, tuple)
     if isinstance(left, DequeValue) and isinstance(right, DequeValue) and name == "add":
         return DequeValue(left.items + right.items, left.maxlen)
@@ -229,7 +229,7 @@ def sequence_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | 
     return None
 
 
-def ordered(cx: Trace, name: str, left: Value, right: Value) -> Value:
+def ordered(cx: Context, name: str, left: Value, right: Value) -> Value:
     """Compares the first items that differ."""
     if not isinstance(left, SequenceValue) or not isinstance(right, SequenceValue) or is_tuple(left) != is_tuple(right):
         return refuse(name, left, right)
@@ -243,7 +243,7 @@ def refuse(name: str, left: Value, right: Value) -> Value:
     raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
 
 
-def fold(cx: Trace, function: Callable, *args: Value) -> Value | None:
+def fold(cx: Context, function: Callable, *args: Value) -> Value | None:
     """The result on constants, None where an argument is none."""
     try:
         for a in args:
@@ -257,7 +257,7 @@ def is_tuple(value: Value) -> bool:
     return isinstance(value, TupleValue) or isinstance(value, ConstantValue) and isinstance(value.value, torch.Size)
 
 
-def equal(cx: Trace, left: Value, right: Value) -> bool:
+def equal(cx: Context, left: Value, right: Value) -> bool:
     """left == right, for values whose comparison gives a bool."""
     left, right = (value.owner if isinstance(value, ProxyValue) else value for value in (left, right))
     if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):
@@ -301,7 +301,7 @@ def equal(cx: Trace, left: Value, right: Value) -> bool:
         return is_same(cx, left, right)
 
 
-def is_same(cx: Trace, left: Value, right: Value) -> bool:
+def is_same(cx: Context, left: Value, right: Value) -> bool:
     """left is right."""
     if left is right:
         return True
@@ -325,7 +325,7 @@ def is_same(cx: Trace, left: Value, right: Value) -> bool:
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}") from None
 
 
-def same_constants(cx: Trace, left: ConstantValue, right: ConstantValue) -> bool:
+def same_constants(cx: Context, left: ConstantValue, right: ConstantValue) -> bool:
     """Whether two constants are one object. What capture computed, it computed as Python does; of what was there before, the object itself is guarded."""
     one, other = left.value, right.value
     if type(one) is not type(other):
@@ -354,31 +354,31 @@ def is_shared(value: Any) -> bool:
     return False
 
 
-def subscript(cx: Trace, owner: Value, key: Value) -> Value:
+def subscript(cx: Context, owner: Value, key: Value) -> Value:
     if isinstance(owner, ClassValue) and not isinstance(owner.real, type(torch.Tensor)):
         return cx.pure(operator.getitem, [owner, key], {})
     return owner.get_item(cx, key)
 
 
-def op_not(cx: Trace, value: Value) -> Value:
+def op_not(cx: Context, value: Value) -> Value:
     return ConstantValue(not value.truth(cx))
 
 
-def op_contains(cx: Trace, container: Value, item: Value) -> Value:
+def op_contains(cx: Context, container: Value, item: Value) -> Value:
     return container.contains(cx, item)
 
 
-def op_setitem(cx: Trace, owner: Value, key: Value, value: Value) -> Value:
+def op_setitem(cx: Context, owner: Value, key: Value, value: Value) -> Value:
     owner.set_item(cx, key, value)
     return ConstantValue(None)
 
 
-def op_delitem(cx: Trace, owner: Value, key: Value) -> Value:
+def op_delitem(cx: Context, owner: Value, key: Value) -> Value:
     owner.del_item(cx, key)
     return ConstantValue(None)
 
 
-def op_index(cx: Trace, value: Value) -> Value:
+def op_index(cx: Context, value: Value) -> Value:
     if isinstance(value, SymbolicInt):
         return value
     if isinstance(value, TensorValue):

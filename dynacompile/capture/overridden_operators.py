@@ -19,10 +19,10 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.namespaces import MISSING
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
-def overridden_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def overridden_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """operator.name(*args), one of which is a tensor; None where nobody overrides it."""
     if not cx.overrides.concerns(args) and not any(isinstance(a, SubclassTensor) and defines(cx, a.cls, name) for a in args):
         return None
@@ -47,7 +47,7 @@ def overridden_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | 
     raise raises(TypeError, f"operator.{name} of {left.pytype().__name__!r} and {right.pytype().__name__!r}", known=False)
 
 
-def defines(cx: Trace, cls: type, name: str) -> bool:
+def defines(cx: Context, cls: type, name: str) -> bool:
     """Whether a class below torch.Tensor has a method of its own for an operator."""
     if name in UNARY:
         methods: tuple[str, ...] = (UNARY[name],)
@@ -56,7 +56,7 @@ def defines(cx: Trace, cls: type, name: str) -> bool:
     return any((raw := cx.lookup(cls, method)) is not MISSING and not is_torch_s(method, raw) for method in methods)
 
 
-def order(cx: Trace, name: str, left: Value, right: Value) -> list[tuple[Value, str, Value]]:
+def order(cx: Context, name: str, left: Value, right: Value) -> list[tuple[Value, str, Value]]:
     """The methods that Python asks for a binary operator, and of whom."""
     method, reflected = BINARY[name]
     first, second = (left, method, right), (right, reflected, left)
@@ -69,7 +69,7 @@ def order(cx: Trace, name: str, left: Value, right: Value) -> list[tuple[Value, 
     return [second, first] if is_below and cx.lookup(one, reflected) is not cx.lookup(other, reflected) else [first, second]
 
 
-def ask(cx: Trace, owner: Value, name: str, args: list[Value]) -> Value:
+def ask(cx: Context, owner: Value, name: str, args: list[Value]) -> Value:
     """type(owner).name(owner, *args); NotImplemented where its class has no such method, or a builtin's, which knows neither tensors nor such objects."""
     if isinstance(owner, ObjectValue):
         found = owner.special(cx, name, args)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import get_default_nowrap_functions
 
-from dynacompile import native
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.function_modes import DeviceMode
+from dynacompile.capture.function_modes import DeviceMode, FunctionModes
 from dynacompile.capture.values.base import Keywords, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.functions import function_value
@@ -33,10 +32,11 @@ from dynacompile.capture.values.torch_functions import OPS
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant
+from dynacompile.native import core as native_core
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 OVERRIDE = "__torch_function__"
 NOTHING: Mapping[str, Value] = types.MappingProxyType({})
@@ -101,9 +101,9 @@ class StandIns:
 class Overrides:
     """The protocol, as it is in force while one frame is interpreted. state: as GlobalState.torch_function."""
 
-    def __init__(self, cx: Trace, state: int = ENABLED):
+    def __init__(self, cx: Context, modes: FunctionModes, state: int = ENABLED):
         self.cx, self.state = cx, state
-        self.modes = cx.effects.modes
+        self.modes = modes
         self.known: dict[type, bool] = {}
         self._stand_ins: StandIns | None = None
 
@@ -170,7 +170,7 @@ class Overrides:
         found = self.cx.unless_missing(lambda: self.ask(question), TypeError)
         return NOT_IMPLEMENTED if found is None else found
 
-    def method(self, tensor: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    def method(self, tensor: Value, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """torch.Tensor.name(tensor, *args, **kwargs), as `call`."""
         function = getattr(torch.Tensor, name, None)
         return None if function is None else self.call(function, [tensor, *args], kwargs)
@@ -190,7 +190,7 @@ class Overrides:
             self.modes.refuse(getattr(function, "__qualname__", str(function)))
         return None
 
-    def getter(self, tensor: TensorValue, name: str) -> Value | None:
+    def getter(self, tensor: Value, name: str) -> Value | None:
         """tensor.name, where a mode is asked about it; None where it is not."""
         raw = self.cx.lookup(tensor.pytype(), name) if self.is_watched() else MISSING
         if isinstance(raw, types.GetSetDescriptorType):
@@ -301,7 +301,7 @@ class WhileCompiling:
     """In the place of a pattern in a filter of warnings, which are the process's: matches those of threads that compile."""
 
     def match(self, text: str) -> bool:
-        return native.core().is_compiling_frame()
+        return native_core().is_compiling_frame()
 
 
 UNHEARD: Any = ("ignore", WhileCompiling(), Warning, None, 0)

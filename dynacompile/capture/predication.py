@@ -18,6 +18,7 @@ from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.repeats import state_now, tensors_in
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.gradients import Hooks
 from dynacompile.capture.values.number_tensors import is_condition, is_real_number, selected
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.cpython.instructions import Instr
@@ -25,8 +26,7 @@ from dynacompile.cpython.instructions import Instr
 if TYPE_CHECKING:
     from types import CodeType
 
-    from dynacompile.capture.interpreter import SymbolicFrame
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.interpreter import FrameContext, SymbolicFrame
 
 FORWARD = frozenset(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"))
 # What an arm consists of: it computes, calls functions, and keeps nothing but what it leaves on the stack.
@@ -42,10 +42,10 @@ ARMS_OF_CALLS = "POP_JUMP"
 class Arm:
     """One arm of a branch, while it is followed. condition: holds where eager takes it."""
 
-    def __init__(self, cx: Trace, condition: TensorValue):
+    def __init__(self, cx: FrameContext, condition: TensorValue):
         self.cx, self.condition = cx, condition
         self.outer, self.state = cx.arm, state_now(cx)
-        self.changes, self.hooks, self.logged = cx.effects.count, len(cx.hooks), len(cx.recorder.log)
+        self.changes, self.hooks, self.logged = cx.effects.count, len(cx.state(Hooks).all), len(cx.recorder.log)
         self.guarded: set[int] = set()  # places in the log of writes that the condition guards
 
     def check_call(self, code: CodeType) -> None:
@@ -86,7 +86,7 @@ class Arm:
     def finish(self) -> None:
         """Refuses an arm that did more than compute, and write tensors under the condition."""
         cx = self.cx
-        if cx.effects.count != self.changes or len(cx.hooks) != self.hooks or state_now(cx) != self.state:
+        if cx.effects.count != self.changes or len(cx.state(Hooks).all) != self.hooks or state_now(cx) != self.state:
             raise refusal("changes Python objects or settings")
         fresh = self.fresh()
         for place, operation in enumerate(cx.recorder.done(self.logged), self.logged):
@@ -151,7 +151,7 @@ def follow(frame: SymbolicFrame, steps: list[Instr], join: Instr, condition: Val
     return frame.stack
 
 
-def meet(cx: Trace, condition: Value, left: Value, right: Value) -> Value:
+def meet(cx: FrameContext, condition: Value, left: Value, right: Value) -> Value:
     """The value after the branch, of what the arms left in its place."""
     if left is right or (isinstance(left, ConstantValue) and isinstance(right, ConstantValue) and same(left.value, right.value)):
         return left

@@ -19,8 +19,8 @@ from dynacompile.capture.values.base import Value
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 DRAWING = frozenset(
     str(op._qualified_op_name).rpartition("::")[2]
@@ -53,7 +53,7 @@ class MadeValue(Value):
     def pytype(self) -> type:
         return self.cls
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         if self.cls is torch.Generator:
             return True
         return super().truth(cx)
@@ -61,7 +61,7 @@ class MadeValue(Value):
     def identity(self) -> Any:
         raise unsupported("random-state", self.describe())
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         raise unsupported("random-state", f"{self.describe()}, which a call after the graph gives,")
 
 
@@ -75,7 +75,7 @@ class RandomState:
     def __bool__(self) -> bool:
         return bool(self.first or self.last)
 
-    def call(self, cx: Trace, function: Callable[..., Any], args: Sequence[Value], made: MadeValue | None = None) -> None:
+    def call(self, cx: Context, function: Callable[..., Any], args: Sequence[Value], made: MadeValue | None = None) -> None:
         """A call that changes a default generator, or reads its state (made)."""
         cx.effects.outside += 1
         before = not self.last and not any(map(may_draw, cx.recorder.nodes))
@@ -83,7 +83,7 @@ class RandomState:
             raise unsupported("random-state", f"{function.__name__} after an operation that draws random numbers")
         (self.first if before else self.last).append(Call(function, list(args), (), made))
 
-    def hoist(self, cx: Trace, function: Callable[..., Any], args: Sequence[Value], keywords: tuple[str, ...] = (), made: MadeValue | None = None) -> None:
+    def hoist(self, cx: Context, function: Callable[..., Any], args: Sequence[Value], keywords: tuple[str, ...] = (), made: MadeValue | None = None) -> None:
         """A call that concerns no default generator: it is made before the graph."""
         cx.effects.outside += 1
         self.first.append(Call(function, list(args), keywords, made))
@@ -97,7 +97,7 @@ class RandomState:
         for call in (*self.first, *self.last):
             yield from call.args
 
-    def replay(self, out: Builder, before: bool) -> None:
+    def replay(self, out: Writer, before: bool) -> None:
         for place, call in enumerate(self.first if before else self.last):
             out.call_function(call.function, call.args, call.keywords)
             if call.made is None:

@@ -18,6 +18,7 @@ import torch
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue, is_constant_object
+from dynacompile.capture.values.entry_conditions import Conditions
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
@@ -28,7 +29,7 @@ from dynacompile.ir.guard_facts import GlobalState, ModuleFacts, global_state
 from dynacompile.ir.source import Constant, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.interpreter import FrameContext
 
 WORTH = 4  # operations of a call; where there are fewer, following it is cheaper than looking whether it repeats
 KEPT = 4  # calls of one class that later ones are compared with
@@ -70,7 +71,7 @@ class Repeatable:
 class Repeats:
     """The calls of modules in one capture."""
 
-    def __init__(self, cx: Trace, facts: Facts):
+    def __init__(self, cx: FrameContext, facts: Facts):
         self.cx, self.facts = cx, facts
         self.calls: dict[type, list[Repeatable]] = {}
 
@@ -121,7 +122,7 @@ class Repetition:
     tensors: id of a value of `known` -> the value that stands for it. shared: objects that have a value already, and the way that leads there, too.
     """
 
-    def __init__(self, cx: Trace, facts: Facts, known: Repeatable, module: ModuleValue):
+    def __init__(self, cx: FrameContext, facts: Facts, known: Repeatable, module: ModuleValue):
         self.cx, self.facts, self.known, self.module = cx, facts, known, module
         self.moved: dict[Source, Source] = {known.source: module.source}
         self.tensors: dict[int, Value] = {}
@@ -295,8 +296,8 @@ class Repetition:
         self.nodes[then.node] = now.node
 
 
-def state_now(cx: Trace) -> State:
-    return global_state(), tuple(map(id, cx.autocasts)), cx.effects.outside, cx.recorder.turned, cx.conditions
+def state_now(cx: FrameContext) -> State:
+    return global_state(), tuple(map(id, cx.modes.autocasts)), cx.effects.outside, cx.recorder.turned, cx.state(Conditions).asked
 
 
 def was_read(module: ModuleValue) -> bool:

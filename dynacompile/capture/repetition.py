@@ -24,8 +24,7 @@ from dynacompile.ir.looks import Later, Look, give
 from dynacompile.ir.rounds import Again
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.interpreter import FrameContext, SymbolicFrame
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Known:
 
     told: what is known of its tensors, by their ids."""
 
-    def __init__(self, cx: Trace, known: Round, frame: SymbolicFrame):
+    def __init__(self, cx: FrameContext, known: Round, frame: SymbolicFrame):
         self.round = known
         self.holds = state_now(cx) == known.state and all(is_unchanged(value, frame.slots[slot]) for slot, value in known.variables)
         self.told: dict[int, tuple] = {}
@@ -89,7 +88,7 @@ class Known:
 class Repetition:
     """The attempt to repeat a round for another item. now: id of a value of the round -> the value that stands for it."""
 
-    def __init__(self, cx: Trace, then: Known):
+    def __init__(self, cx: FrameContext, then: Known):
         self.cx, self.then, self.known = cx, then, then.round
         self.now: dict[int, Value] = {}
         self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dynacompile.capture.interpreter import Taking
 from dynacompile.capture.repeats import leaves
 from dynacompile.capture.repetition import Known, Repetition, Round
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.iterators import EnumerateIterator, ZipIterator
 from dynacompile.capture.values.sequence import SequenceIterator
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.capture.watch import NotRepeatableError, Taking, Watch
+from dynacompile.capture.watch import NotRepeatableError, Watch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.interpreter import FrameContext, SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 KEPT = 16  # rounds of one loop that later ones are compared with
@@ -64,7 +64,7 @@ class Loop:
 class Rounds:
     """The loops of one capture."""
 
-    def __init__(self, cx: Trace):
+    def __init__(self, cx: FrameContext):
         self.cx = cx
         self.loops: dict[tuple[int, int], tuple[SymbolicFrame, Loop]] = {}
         self.taken: dict[SymbolicFrame, Taking] = {}  # the generators that something empties now, by their frames
@@ -86,6 +86,7 @@ class Rounds:
         """The item of the next round to be followed, after those that are repeated; None at the end."""
         cx = self.cx
         if (watch := cx.watching) is not None:
+            assert isinstance(watch, Watch)
             self.end(watch, frame, instr)
         item = iterator.next(cx)
         if item is None or not is_plain_iterator(iterator) or not iterator.remaining():
@@ -143,7 +144,14 @@ class Rounds:
         """Whether sizes are constants, and no machinery watches operations that are not run again: bodies of operators, exceptions, views of `.data`,
         inference tensors."""
         cx, recorder = self.cx, self.cx.recorder
-        if cx.symbols is not None and not cx.symbols.has_static_sizes() or cx.bodies or cx.handling is not None or cx.inference or cx.overrides.modes.stack:
+        if (
+            cx.symbols is not None
+            and not cx.symbols.has_static_sizes()
+            or cx.bodies
+            or cx.handling is not None
+            or cx.modes.inference
+            or cx.overrides.modes.stack
+        ):
             return False
         return recorder.watch is None and not (recorder.bases or recorder.asked or recorder.inference_memory or recorder.folded) and not torch.is_grad_enabled()
 

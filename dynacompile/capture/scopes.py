@@ -16,8 +16,8 @@ from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Builtin, Constant, Global, Item
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 
 POLYFILLS = "dynacompile.capture.polyfills"
@@ -36,10 +36,10 @@ class Globals:
     def namespace(self) -> GlobalsDict:
         return GlobalsDict(self)
 
-    def load(self, cx: Trace, name: str) -> Value:
+    def load(self, cx: Context, name: str) -> Value:
         return cx.global_of(self.table, name, lambda: self.read(cx, name), lambda: self.deleted(cx, name))
 
-    def read(self, cx: Trace, name: str) -> Value:
+    def read(self, cx: Context, name: str) -> Value:
         real = self.table.get(name, MISSING)
         if real is not MISSING:
             if self.is_root:
@@ -54,20 +54,20 @@ class Globals:
         real = cx.builtins[name]
         return cx.wrap(real, Builtin(name) if self.is_root else Constant(real, name))
 
-    def deleted(self, cx: Trace, name: str) -> Value:
+    def deleted(self, cx: Context, name: str) -> Value:
         """What is read after the frame deleted a name."""
         if name in cx.builtins:
             raise unsupported("would-raise", f"name {name!r} is deleted, and a builtin")
         absent(cx, cx.builtins, name, "builtins")
         raise undefined(cx, name)
 
-    def missing(self, cx: Trace, name: str) -> Raised:
+    def missing(self, cx: Context, name: str) -> Raised:
         """What is raised for a name that neither the dict nor the builtins have, which is guarded."""
         absent(cx, self.table, name, self.module)
         absent(cx, cx.builtins, name, "builtins")
         return undefined(cx, name)
 
-    def require(self, cx: Trace, name: str) -> None:
+    def require(self, cx: Context, name: str) -> None:
         """Before a deletion, which does not look at the builtins."""
         if (id(self.table), name) not in cx.effects.globals and name not in self.table:
             absent(cx, self.table, name, self.module)
@@ -87,7 +87,7 @@ class GlobalsDict(NamespaceValue):
     def identity(self) -> Any:
         return self.scope.table
 
-    def find_name(self, cx: Trace, name: str) -> Value | None:
+    def find_name(self, cx: Context, name: str) -> Value | None:
         changed = cx.effects.globals.get((id(self.scope.table), name))
         if changed is not None:
             return changed[2]
@@ -96,7 +96,7 @@ class GlobalsDict(NamespaceValue):
         absent(cx, self.scope.table, name, self.scope.module)
         return None
 
-    def names(self, cx: Trace) -> list[str]:
+    def names(self, cx: Context) -> list[str]:
         table, changes = self.scope.table, cx.effects.globals
         cx.guard("FLAG", None, Flag(f"the names in {self.scope.module}", partial(tuple, table), tuple(table)))
         changed = {name: value[2] for (key, name), value in changes.items() if key == id(table)}
@@ -104,15 +104,15 @@ class GlobalsDict(NamespaceValue):
             raise unsupported("unknown-operation", f"all of {self.describe()}, some of which were removed")
         return [*(n for n in table if changed.get(n, table) is not None), *(n for n, value in changed.items() if value is not None and n not in table)]
 
-    def put(self, cx: Trace, name: str, value: Value) -> None:
+    def put(self, cx: Context, name: str, value: Value) -> None:
         cx.effects.store_global(self.scope.table, self.scope.is_root, name, value)
 
-    def drop(self, cx: Trace, name: str) -> None:
+    def drop(self, cx: Context, name: str) -> None:
         cx.effects.store_global(self.scope.table, self.scope.is_root, name, None)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(self.scope.table)
 
 
-def absent(cx: Trace, table: dict[str, Any], name: str, module: str) -> None:
+def absent(cx: Context, table: dict[str, Any], name: str, module: str) -> None:
     cx.flag(f"{name!r} in {module}", partial(operator.contains, table, name))

@@ -23,9 +23,8 @@ from dynacompile.ir.determinism import READERS, restore
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context, Frame
+    from dynacompile.capture.writing import Writer
     from dynacompile.cpython.instructions import Instr
 
 UNINITIALIZED = frozenset({torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted, "new_empty", "new_empty_strided", torch.Tensor.new_empty})
@@ -53,13 +52,13 @@ class Settings:
         self.first = 0
         self.is_seen = False
 
-    def read(self, cx: Trace, name: str) -> bool:
+    def read(self, cx: Context, name: str) -> bool:
         found = self.changed.get(name)
         if found is None:
             found = self.enabled if name == "enabled" else cx.flag(name_of(name), READERS[name]).constant()  # the first is part of GLOBAL_STATE
         return bool(found)
 
-    def change(self, cx: Trace, call: Call, **wanted: bool) -> None:
+    def change(self, cx: Context, call: Call, **wanted: bool) -> None:
         for name, value in wanted.items():
             if self.read(cx, name) != value:
                 if name in self.changed:
@@ -69,7 +68,7 @@ class Settings:
         self.calls.append(call)
         cx.effects.outside += 1
 
-    def use(self, frames: Sequence[SymbolicFrame]) -> None:
+    def use(self, frames: Sequence[Frame]) -> None:
         """An operation is recorded."""
         self.is_seen = self.is_seen or any(map(is_handled, frames))
         if self.used is None:
@@ -77,11 +76,11 @@ class Settings:
         elif self.used != self.changed:
             raise unsupported("setting", self.calls[-1].function.__name__)
 
-    def fills(self, cx: Trace, target: Any) -> bool:
+    def fills(self, cx: Context, target: Any) -> bool:
         """Whether what the operation gives is filled."""
         return (self.enabled or bool(self.changed)) and target in UNINITIALIZED and self.read(cx, "enabled") and self.read(cx, "fill")
 
-    def restore(self, out: Builder, first: Instr) -> None:
+    def restore(self, out: Writer, first: Instr) -> None:
         """Residual code behind the call of the graph, which begins with `first`: what it raises finds the settings as the frame leaves them, or where
         they stay changed, as before it."""
         last = out.instrs[-1]
@@ -97,14 +96,14 @@ class Settings:
         over.target = out.emit("NOP")
         out.handlers.append(Handler(first, last, out.instrs[label], 0, False))
 
-    def replay(self, out: Builder, before: bool) -> None:
+    def replay(self, out: Writer, before: bool) -> None:
         """The calls before the graph runs, or those after it."""
         for call in self.calls[: self.first] if before else self.calls[self.first :]:
             out.call_function(call.function, [ConstantValue(a) for a in call.args], call.keywords)
             out.emit("POP_TOP")
 
 
-def is_handled(frame: SymbolicFrame) -> bool:
+def is_handled(frame: Frame) -> bool:
     """Whether a block that may set something sees what the frame's instruction raises: all but those of managers that capture knows."""
     handler, depth = frame.decoded.handler_of(frame.current), len(frame.stack)
     while handler is not None:
@@ -120,7 +119,7 @@ def name_of(name: str) -> str:
     return {"warn_only": "torch.is_deterministic_algorithms_warn_only_enabled()", "fill": "torch.utils.deterministic.fill_uninitialized_memory"}[name]
 
 
-def fill(cx: Trace, made: Value) -> None:
+def fill(cx: Context, made: Value) -> None:
     """As torch fills uninitialized memory."""
     fake = getattr(made, "fake", None)
     if not isinstance(fake, torch.Tensor):
@@ -144,12 +143,12 @@ def switch(function: Callable[..., Any], parameter: str) -> None:
     """A row for what turns deterministic algorithms on or off."""
 
     @handles(function)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         given = bind_arguments(function.__name__, [parameter, "warn_only"], args, kwargs, {"warn_only": ConstantValue(False)})
         if len(args) > 1:
             raise unsupported("would-raise", f"{function.__name__}() takes one positional argument")
         enabled, warn_only = (flag_of(value, function.__name__) for value in given)
-        cx.effects.settings.change(cx, Call(function, (enabled, warn_only), ("warn_only",)), enabled=enabled, warn_only=warn_only)
+        cx.state(Settings).change(cx, Call(function, (enabled, warn_only), ("warn_only",)), enabled=enabled, warn_only=warn_only)
         return ConstantValue(None)
 
 
@@ -158,17 +157,17 @@ switch(of_torch.set_deterministic_algorithms, "mode")
 
 
 @handles(of_torch.set_deterministic_fill_uninitialized_memory)
-def set_fill(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def set_fill(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     real = of_torch.set_deterministic_fill_uninitialized_memory
     value = flag_of(args[0], "fill_uninitialized_memory")
-    cx.effects.settings.change(cx, Call(real, (value,), ()), fill=value)
+    cx.state(Settings).change(cx, Call(real, (value,), ()), fill=value)
     return ConstantValue(None)
 
 
 def reading(name: str, *functions: Callable[..., Any]) -> None:
     @handles(*functions)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return ConstantValue(cx.effects.settings.read(cx, name))
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return ConstantValue(cx.state(Settings).read(cx, name))
 
 
 reading("enabled", torch.are_deterministic_algorithms_enabled, READERS["enabled"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.interpreter import GeneratorValue, SymbolicFrame
+from dynacompile.capture.interpreter import GeneratorValue, SymbolicFrame, as_frames_see
 from dynacompile.capture.resume import Recipe, RecipeWriter
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.contexts import ContextValue, ExitValue, entered
@@ -25,7 +25,7 @@ from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.private import of_python
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 MANAGER: Any = of_python.GeneratorContextManager
 ENTERED = {"gen", "__doc__"}  # attributes of one that was entered
@@ -41,14 +41,15 @@ def leaves(goes_on: Callable[..., Generator], doc: str | None, held: Sequence[An
 
 
 @handles(leaves)
-def row_leaves(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_leaves(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     function, doc, held = args
     if not isinstance(function, FunctionValue) or not isinstance(held, TupleValue):
         raise unsupported("unknown-object", function.describe())
-    frame = SymbolicFrame(cx, cx.codes.decode(function.code), function.scope, function.closure)
+    inner = as_frames_see(cx)
+    frame = SymbolicFrame(inner, inner.codes.decode(function.code), function.scope, function.closure)
     frame.slots[: len(held.items)] = held.items  # unread
     generator = GeneratorValue(frame, function, [], {})
-    cx.frames[0].generators.append(generator)
+    inner.frames[0].generators.append(generator)
     generator.next(cx)
     made = ObjectValue(MANAGER)
     made.store(cx, "gen", generator)

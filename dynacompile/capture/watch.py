@@ -8,12 +8,12 @@ operations on tensors, `append`, and yields of a generator that something known 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from dynacompile.capture.calling import called
+from dynacompile.capture.interpreter import Taking
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.repeats import leaves, state_now, tensors_in
 from dynacompile.capture.repetition import Append, Read, Round, is_operand, is_unchanged
@@ -23,10 +23,11 @@ from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.given_sequences import GivenList, GivenTuple
+from dynacompile.capture.values.gradients import Hooks
 from dynacompile.capture.values.iterators import EnumerateIterator
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.number_tensors import is_condition
-from dynacompile.capture.values.rows import BuiltinValue
+from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import BECOMING, METHODS, TensorValue
@@ -35,10 +36,9 @@ from dynacompile.ir.looks import Look, Looks
 from dynacompile.ir.rounds import Again
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.interpreter import FrameContext, SymbolicFrame
     from dynacompile.capture.opcodes.table import Opcode
     from dynacompile.capture.rounds import Loop
-    from dynacompile.capture.trace import Trace
     from dynacompile.cpython.instructions import Instr
 
 WORTH = 3  # nodes, from which on a round that nobody sees the results of is one node where it is repeated
@@ -61,23 +61,16 @@ class NotRepeatableError(Exception):
     """A round does what only following it can repeat."""
 
 
-@dataclass(eq=False)
-class Taking:
-    """What empties a generator. into: the list that gets what it yields; None where only whether that is true counts, and any but the last is as expected."""
-
-    into: ListValue | None
-
-
 class Watch:
     """A round that is being followed. own: by id, what differs from round to round; given: ids of those that are its item or were read of it;
     outside: what it got in ways that are the same in each round; made: numbers that it computed, which are other objects each time;
     counters: numbers of rounds, which subscripts of lists alone may use."""
 
-    def __init__(self, cx: Trace, loop: Loop, frame: SymbolicFrame, instr: Instr, item: Value):
+    def __init__(self, cx: FrameContext, loop: Loop, frame: SymbolicFrame, instr: Instr, item: Value):
         self.cx, self.loop, self.frame, self.instr, self.item = cx, loop, frame, instr, item
         self.depth = len(cx.frames)
         self.slots, self.stack = list(frame.slots), list(frame.stack)
-        self.state, self.changes, self.logged, self.hooks = state_now(cx), cx.effects.count, len(cx.recorder.log), len(cx.hooks)
+        self.state, self.changes, self.logged, self.hooks = state_now(cx), cx.effects.count, len(cx.recorder.log), len(cx.state(Hooks).all)
         self.own: dict[int, Value] = {}
         self.given: set[int] = set()
         self.outside: dict[int, Value] = {}
@@ -371,7 +364,7 @@ class Watch:
         """What the round was. Raises NotRepeatableError."""
         cx, frame = self.cx, self.frame
         done = cx.recorder.done(self.logged)
-        same = state_now(cx) == self.state and cx.effects.count - self.changes == self.changed() and len(cx.hooks) == self.hooks
+        same = state_now(cx) == self.state and cx.effects.count - self.changes == self.changed() and len(cx.state(Hooks).all) == self.hooks
         if not same or not all(isinstance(entry, Operation) for entry in done) or not cx.rounds.is_plain():
             raise NotRepeatableError
         operations: list[Operation] = done  # type: ignore[assignment]

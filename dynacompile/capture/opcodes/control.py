@@ -12,8 +12,8 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.function_modes import DeviceBlock
 from dynacompile.capture.opcodes.table import opcode
 from dynacompile.capture.predication import branch
-from dynacompile.capture.values.base import IteratorValue, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.base import IteratorValue
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, TracebackValue, exception_of, raised, raised_by_statement
@@ -47,10 +47,6 @@ def pop_jump_if_false(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
     if not branch(f, i, condition, False) and not assumed(f, i, condition, False) and not condition.truth(f.cx):
         jump(f, i)
-
-
-def is_none(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.value is None
 
 
 @opcode("POP_JUMP_IF_NONE", effect=-1)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
-    from dynacompile.cpython.instructions import Instr
-
+Run = TypeVar("Run", bound=Callable[..., None])  # takes the SymbolicFrame and the instruction
 Effect = int | Callable[[int, bool], int]
 
 
@@ -28,8 +25,8 @@ class Opcode:
 TABLE: dict[str, Opcode] = {}
 
 
-def opcode(*names: str, effect: Effect) -> Callable[[Callable[[SymbolicFrame, Instr], None]], Callable[[SymbolicFrame, Instr], None]]:
-    def register(run: Callable[[SymbolicFrame, Instr], None]) -> Callable[[SymbolicFrame, Instr], None]:
+def opcode(*names: str, effect: Effect) -> Callable[[Run], Run]:
+    def register(run: Run) -> Run:
         for name in names:
             TABLE[name] = Opcode(name, effect, run)
         return run

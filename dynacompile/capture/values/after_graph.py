@@ -21,7 +21,7 @@ from dynacompile.ir.source import Source
 from dynacompile.markers import AFTER_GRAPH, AfterGraph, disable
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 class DeferredFunction(CallableValue):
@@ -37,7 +37,7 @@ class DeferredFunction(CallableValue):
     def identity(self) -> Any:
         return self.real
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Notes the call."""
         marks: AfterGraph = self.real.__dict__[AFTER_GRAPH]
         keeps = not marks.history or self.is_true(cx, marks.history, args, kwargs)
@@ -47,12 +47,12 @@ class DeferredFunction(CallableValue):
         cx.effects.hidden |= marks.changes
         return ConstantValue(None)
 
-    def is_true(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    def is_true(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> bool:
         """Whether the parameter of that name is given as true."""
         given = dict(zip(self.real.__code__.co_varnames, args)) | kwargs
         return name in given and cx.force(given[name]).truth(cx)
 
-    def kept(self, cx: Trace, value: Value, keeps_history: bool) -> Value:
+    def kept(self, cx: Context, value: Value, keeps_history: bool) -> Value:
         """The value as it is now, whatever happens to it later."""
         value = cx.force(value)
         match value:

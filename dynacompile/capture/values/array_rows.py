@@ -19,10 +19,10 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
     from dynacompile.capture.values.arrays import ArrayValue
 
-Row = Callable[["Trace", list[Value], dict[str, Value]], Value]
+Row = Callable[["Context", list[Value], dict[str, Value]], Value]
 OPERATORS: dict[str, Any] = {
     "add": np.add,
     "sub": np.subtract,
@@ -61,7 +61,7 @@ def type_of(value: Value) -> Any:
     return value.constant()
 
 
-def tensor_for(cx: Trace, value: Value, dtype: np.dtype, all_tensors: bool = False) -> Value:
+def tensor_for(cx: Context, value: Value, dtype: np.dtype, all_tensors: bool = False) -> Value:
     """An operand in the type that NumPy computes in."""
     if not hasattr(value, "as_tensor"):
         number = ConstantValue(dtype.type(value.constant()).item())
@@ -78,7 +78,7 @@ def torch_type(dtype: np.dtype) -> torch.dtype:
     return found
 
 
-def made(cx: Trace, result: Value, like: Sequence[Value], dtype: np.dtype, is_scalar: bool | None = None) -> Value:
+def made(cx: Context, result: Value, like: Sequence[Value], dtype: np.dtype, is_scalar: bool | None = None) -> Value:
     """The array that a tensor of the graph stands for. is_scalar: None where it is one if all operands are."""
     from_arrays = next(type(v) for v in like if hasattr(v, "as_tensor"))
     if isinstance(result, TensorValue) and result.fake.dtype is not torch_type(dtype):
@@ -88,7 +88,7 @@ def made(cx: Trace, result: Value, like: Sequence[Value], dtype: np.dtype, is_sc
 
 
 def elementwise(function: Any, target: Any, compares: bool = False, allowed: Callable[[np.dtype, list[Value]], bool] | None = None) -> None:
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         try:
             samples = [type_of(a) for a in args]
         except NotConstant as reason:
@@ -171,7 +171,7 @@ def bound(function: str, names: str, args: list[Value], kwargs: dict[str, Value]
 def reduction(name: str, target: Any, extra: str = "") -> None:
     """np.name(a, axis, dtype, out, keepdims), and the method."""
 
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         array, axis, *more = bound(name, f"a axis{extra} keepdims", args, kwargs, keepdims=False, ddof=0)
         keepdims = bool(more[-1])
         tensor = array.as_tensor(cx)
@@ -205,14 +205,14 @@ reduction("argmax", torch.argmax)
 reduction("argmin", torch.argmin)
 
 
-def dot(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dot(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of matrices and vectors, where it is their product."""
     if kwargs or len(args) != 2 or not all(hasattr(a, "as_tensor") and 0 < a.as_tensor(cx).fake.dim() < 3 for a in args):
         refuse("dot")
     return ROWS[np.matmul](cx, args, kwargs)
 
 
-def cumsum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def cumsum(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     array, axis = bound("cumsum", "a axis", args, kwargs)
     if array.is_scalar:
         refuse("cumsum")
@@ -223,7 +223,7 @@ def cumsum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return made(cx, cx.op("call_function", torch.cumsum, [tensor, ConstantValue(axis)], {}), [array], result, False)
 
 
-def rounded(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def rounded(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     array, decimals = bound("round", "a decimals", args, kwargs, decimals=0)
     if array.dtype.kind != "f" or decimals or not array.as_tensor(cx).fake.dim():  # NumPy multiplies and divides by a power of ten
         refuse("round")
@@ -239,7 +239,7 @@ ROWS[np.amax], ROWS[np.amin] = ROWS[np.max], ROWS[np.min]
 def shaped(name: str, method: str, names: str, change: Callable[..., list[Any]], *functions: Any) -> None:
     """A function that gives the same elements in another shape: np.name(a, ...), and the method."""
 
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         array = args[0]
         if array.is_scalar:  # type: ignore[attr-defined]
             refuse(name)
@@ -268,7 +268,7 @@ shaped("expand_dims", "unsqueeze", "axis", lambda array, rest: rest, np.expand_d
 
 
 def copied(method: str) -> Row:
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         array: Any = args[0]
         if kwargs or len(args) > 1:
             refuse(method)
@@ -281,7 +281,7 @@ def copied(method: str) -> Row:
 METHOD_ROWS["copy"], METHOD_ROWS["flatten"] = copied("copy"), copied("flatten")
 
 
-def astype(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def astype(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     array, dtype = bound("astype", "a dtype", args, kwargs)
     wanted = np.dtype(dtype)
     if array.dtype.kind == "f" and wanted.kind not in "fb":  # what is no int, C decides
@@ -294,7 +294,7 @@ METHOD_ROWS["astype"] = astype
 
 
 def joined(name: str, target: Any) -> None:
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         parts, axis = bound(name, "arrays axis", args, kwargs, axis=0)
         arrays = parts.elements(cx)
         if not all(hasattr(a, "as_tensor") and not a.is_scalar for a in arrays) or axis is None:
@@ -310,7 +310,7 @@ joined("concatenate", torch.cat)
 joined("stack", torch.stack)
 
 
-def where(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def where(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 3 or kwargs or not hasattr(args[0], "as_tensor"):
         refuse("where")
     result = np.where(np.ones(1, bool), type_of(args[1]), type_of(args[2])).dtype
@@ -318,7 +318,7 @@ def where(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return made(cx, cx.op("call_function", torch.where, [condition, tensor_for(cx, args[1], result), tensor_for(cx, args[2], result)], {}), args, result, False)
 
 
-def clip(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def clip(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     array, low, high = bound("clip", "a a_min a_max", args, kwargs)
     result = np.clip(np.ones(1, array.dtype), low, high).dtype
     if not array.as_tensor(cx).fake.dim():

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.random_state import MadeValue
+from dynacompile.capture.random_state import MadeValue, RandomState
 from dynacompile.capture.values.array_rows import METHOD_ROWS, OPERATORS, ROWS
 from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
@@ -24,12 +24,19 @@ from dynacompile.capture.values.tensor import METHODS, TensorValue, wrap_tensor
 from dynacompile.ir.source import Applied, Made, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 DTYPES = {np.dtype(t): getattr(torch, np.dtype(t).name) for t in (np.float64, np.float32, np.int64, np.int32, np.int16, np.int8, np.uint8, np.bool_)}
 WRITES = frozenset("fill sort partition put resize setflags byteswap itemset setfield".split())
 FIELDS = frozenset("shape dtype ndim size itemsize nbytes strides".split())
+
+
+class ArrayRoots:
+    """ids: of arrays over whose memory the frame has tensors."""
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
 
 
 class ArrayValue(Value):
@@ -56,37 +63,37 @@ class ArrayValue(Value):
 
     # as a tensor
 
-    def as_tensor(self, cx: Trace) -> TensorValue:
+    def as_tensor(self, cx: Context) -> TensorValue:
         """The tensor that shares its memory. From here on the array is not known."""
         if self.tensor is None:
             assert self.known is not None
-            if self.known.dtype not in DTYPES or root_of(self.known) is not self.known and id(root_of(self.known)) in cx.array_roots:
+            if self.known.dtype not in DTYPES or root_of(self.known) is not self.known and id(root_of(self.known)) in cx.state(ArrayRoots).ids:
                 raise unsupported("unknown-object", f"a tensor over {self.describe()}")
-            cx.array_roots.add(id(root_of(self.known)))
+            cx.state(ArrayRoots).ids.add(id(root_of(self.known)))
             cx.keep(root_of(self.known))
             self.tensor, self.known = constant_tensor(cx, self.known), None
         return self.tensor
 
-    def value(self, cx: Trace) -> np.ndarray | None:
+    def value(self, cx: Context) -> np.ndarray | None:
         """The array itself, where it is known still; a part of one that became a tensor is not."""
-        if self.known is not None and id(root_of(self.known)) in cx.array_roots:
+        if self.known is not None and id(root_of(self.known)) in cx.state(ArrayRoots).ids:
             raise unsupported("unknown-object", f"{self.describe()}, which shares memory with a tensor")
         return self.known
 
     # as Python has it
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         if (known := self.value(cx)) is not None:
             return bool(cx.guarded_call(bool, [known], {}))
         return self.as_tensor(cx).truth(cx)
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         shape = self.known.shape if self.known is not None else self.as_tensor(cx).fake.shape
         if not shape:
             raise raises(TypeError, "len() of unsized object")
         return int(shape[0])
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in FIELDS and self.known is not None:
             return cx.of(getattr(self.known, name))
         if name == "dtype":
@@ -102,10 +109,10 @@ class ArrayValue(Value):
             return super().get_attr(cx, name)
         return Method(self, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(np.ndarray, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in ("tolist", "item") and self.known is None and not args:
             return self.as_tensor(cx).method(cx, name, [], {})
         if self.value(cx) is not None:
@@ -117,7 +124,7 @@ class ArrayValue(Value):
             raise unsupported("unknown-function", f"{self.describe()}.{name}()")
         return row(cx, [self, *args], kwargs)
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         if self.value(cx) is not None and is_known(cx, key):
             return folded(cx, operator.getitem, [self, key], {})
         self.refuse_scalar("[...]")
@@ -128,7 +135,7 @@ class ArrayValue(Value):
             raise unsupported("unknown-operation", f"{self.describe()}[..., i] of no dimension")
         return ArrayValue(None, cx.op("call_method", "clone", [found], {}), is_scalar=True)  # type: ignore[arg-type]
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         if self.value(cx) is not None and is_known(cx, key) and is_known(cx, value):
             assert self.known is not None
             cx.guarded_call(operator.setitem, [self.known, plain(cx, key), plain(cx, value)], {})
@@ -140,14 +147,14 @@ class ArrayValue(Value):
         if self.is_scalar:
             raise unsupported("unknown-operation", f"a number of numpy{what}")
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         items = [self.get_item(cx, ConstantValue(i)) for i in range(self.length(cx))]
         return SequenceIterator(TupleValue(items))
 
     def children(self) -> Sequence[Value]:
         return () if self.tensor is None else (self.tensor,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.known is not None:
             if id(root_of(self.known)) in out.arrays:
                 raise unsupported("rebuild", "an array of numpy that shares memory with another")
@@ -172,16 +179,18 @@ def tensor_of(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array.copy())
 
 
-def constant_tensor(cx: Trace, array: np.ndarray) -> TensorValue:
+def constant_tensor(cx: Context, array: np.ndarray) -> TensorValue:
     """A tensor with the array's content, which residual code makes anew in each call."""
     kept = array.copy()
-    place = len(cx.effects.random.first)
-    cx.effects.random.hoist(cx, tensor_of, [ConstantValue(kept)], (), MadeValue(torch.Tensor))
+    place = len(cx.state(RandomState).first)
+    cx.state(RandomState).hoist(cx, tensor_of, [ConstantValue(kept)], (), MadeValue(torch.Tensor))
     cx.hoisted = True
-    return cx.recorder.input(tensor_of(kept), Made(place))
+    made = cx.recorder.input(tensor_of(kept), Made(place))
+    assert isinstance(made, TensorValue)
+    return made
 
 
-def index_of(cx: Trace, key: Value) -> Value:
+def index_of(cx: Context, key: Value) -> Value:
     """A subscript as torch takes it: slices that go backwards it does not take, and sizes that depend on values end the graph."""
     if isinstance(key, ArrayValue):
         return key.as_tensor(cx)
@@ -197,7 +206,7 @@ def has_ellipsis(key: Value) -> bool:
     return any(isinstance(part, ConstantValue) and part.value is Ellipsis for part in parts)
 
 
-def plain(cx: Trace, value: Value) -> Any:
+def plain(cx: Context, value: Value) -> Any:
     """What NumPy is given. Raises NotConstant."""
     if isinstance(value, ArrayValue):
         found = value.value(cx)
@@ -211,7 +220,7 @@ def plain(cx: Trace, value: Value) -> Any:
     return value.constant()
 
 
-def is_known(cx: Trace, value: Value) -> bool:
+def is_known(cx: Context, value: Value) -> bool:
     try:
         plain(cx, value)
     except NotConstant:
@@ -219,7 +228,7 @@ def is_known(cx: Trace, value: Value) -> bool:
     return True
 
 
-def folded(cx: Trace, function: Callable, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def folded(cx: Context, function: Callable, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """function(*args, **kwargs) by NumPy, where all is known; a warning of NumPy's is left to Python to give."""
     name = getattr(function, "__name__", str(function))
     try:
@@ -233,7 +242,7 @@ def folded(cx: Trace, function: Callable, args: Sequence[Value], kwargs: dict[st
         raise unsupported("would-raise", f"numpy.{name}: {type(reason).__name__}: {reason}") from reason
 
 
-def tracked(cx: Trace, result: Any) -> Value:
+def tracked(cx: Context, result: Any) -> Value:
     if type(result) is np.ndarray:
         return ArrayValue(result)
     if isinstance(result, (tuple, list)) and type(result) in (tuple, list):
@@ -242,7 +251,12 @@ def tracked(cx: Trace, result: Any) -> Value:
     return NumpyNumber(result) if type(result) in KNOWN else cx.of(result)
 
 
-def call_numpy(cx: Trace, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def tensor_of_array(cx: Context, value: Value) -> TensorValue | None:
+    """The tensor that shares the memory of an array of numpy; None for other values."""
+    return value.as_tensor(cx) if isinstance(value, ArrayValue) else None
+
+
+def call_numpy(cx: Context, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A function of NumPy's without effects, of arrays some of which are tensors of the graph."""
     tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, TensorValue)), None)
     if tensor is not None:  # which has a say in what the result is
@@ -271,7 +285,7 @@ def from_tensor(value: TensorValue) -> ArrayValue:
     return ArrayValue(None, value)
 
 
-def array_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value:
+def array_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
     """operator.name(*args), of which one is an array."""
     if any(isinstance(a, TensorValue) for a in args):
         raise unsupported("unknown-operation", f"operator.{name} of a tensor and an array of numpy")
@@ -288,7 +302,7 @@ INPLACE_NAMES = {f"i{name.rstrip('_')}": name for name in OPERATORS}
 
 
 @wraps(np.ndarray)
-def wrap_array(cx: Trace, real: np.ndarray, source: Source) -> Value:
+def wrap_array(cx: Context, real: np.ndarray, source: Source) -> Value:
     cx.guard("TYPE", source, np.ndarray)
     if not is_shared(real):
         return OpaqueValue(real, source)
@@ -303,14 +317,14 @@ def is_shared(array: np.ndarray) -> bool:
 
 
 @handles(torch.from_numpy)
-def row_from_numpy(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_from_numpy(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     if not isinstance(value, ArrayValue) or value.is_scalar:
         raise unsupported("unknown-function", f"torch.from_numpy({value.describe()})")
     return value.as_tensor(cx)
 
 
-def numpy(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def numpy(cx: Context, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """tensor.numpy()"""
     if args or kwargs:
         raise unsupported("to-python", f"{value.describe()}.numpy() with arguments")

@@ -9,6 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
 from dynacompile.capture.values.contexts import ContextValue
@@ -18,8 +19,8 @@ from dynacompile.markers import disable
 from dynacompile.private import of_python, of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 wraps(SDPBackend)(wrap_by_identity)
 
@@ -37,12 +38,12 @@ class StateContext(ContextValue):
     def pytype(self) -> type:
         return of_python.GeneratorContextManager
 
-    def enter(self, cx: Trace) -> Value:
-        self.active.append(cx.enter_autocast(self.change, self.restore, self.arguments))
+    def enter(self, cx: Context) -> Value:
+        self.active.append(cx.state(TorchModes).enter_autocast(self.change, self.restore, self.arguments))
         return ConstantValue(None)
 
-    def exit(self, cx: Trace) -> None:
-        cx.exit_autocast(self.latest(self.active))
+    def exit(self, cx: Context) -> None:
+        cx.state(TorchModes).exit_autocast(self.latest(self.active))
 
     def is_open(self) -> bool:
         return bool(self.active)
@@ -50,7 +51,7 @@ class StateContext(ContextValue):
     def can_enter_again(self) -> bool:
         return True
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         self.refuse_entered()
         out.callee(Changed)
         for part in (self.change, self.restore, self.arguments):
@@ -74,7 +75,7 @@ class Changed:
 
 
 @handles(Changed)
-def make_changed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def make_changed(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A block of sdpa_kernel that goes on after a break."""
     guard_attention(cx)
     change, restore, arguments = args
@@ -103,7 +104,7 @@ def restore_attention(before: tuple[bool, ...]) -> None:
 
 
 @handles(sdpa_kernel)
-def make_sdpa_kernel(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def make_sdpa_kernel(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     backends, priority = bind_arguments("sdpa_kernel", ["backends", "set_priority"], args, kwargs, {"set_priority": ConstantValue(False)})
     if priority.truth(cx):
         raise unsupported("context-manager", "sdpa_kernel with set_priority")
@@ -112,7 +113,7 @@ def make_sdpa_kernel(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> 
     return StateContext(choose_attention, restore_attention, tuple(b in chosen for b in SDPA_BACKENDS.values()))
 
 
-def guard_attention(cx: Trace) -> None:
+def guard_attention(cx: Context) -> None:
     """What attention is computed with is a fact of the graph."""
     for name in SDPA_BACKENDS:
         read = getattr(of_torch, f"get_{name}_sdp_enabled")
@@ -120,14 +121,14 @@ def guard_attention(cx: Trace) -> None:
 
 
 @handles(torch.nn.functional.scaled_dot_product_attention)
-def attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if not any(entry[2] is restore_attention for entry in cx.autocasts):
+def attention(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not any(entry[2] is restore_attention for entry in cx.state(TorchModes).autocasts):
         guard_attention(cx)
     return cx.op("call_function", torch.nn.functional.scaled_dot_product_attention, args, kwargs)
 
 
 @handles(of_torch.native_multi_head_attention)
-def native_attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def native_attention(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The attention of torch's own layers in inference: without weights its second result is None, where fakes have an empty tensor."""
     names = ["query", "key", "value", "embed_dim", "num_head", "qkv_weight", "qkv_bias", "proj_weight", "proj_bias", "mask", "need_weights"]
     names += ["average_attn_weights", "mask_type"]

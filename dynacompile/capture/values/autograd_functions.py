@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.followed_functions import followed
@@ -22,8 +23,8 @@ from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Attr, Constant, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 PARTS = ("forward", "setup_context", "backward")
 QUIET_BUILTINS = frozenset(
@@ -44,7 +45,7 @@ class ApplyValue(CallableValue):
     def pytype(self) -> type:
         return types.MethodType
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         cx.overrides.modes.refuse(self.describe())
         if kwargs:
             raise unsupported("autograd-function", f"{self.describe()}, with arguments by keyword,")
@@ -54,12 +55,12 @@ class ApplyValue(CallableValue):
             takes_none = self.guard_parts(cx)
         except Unsupported:  # its parts read more than their arguments
             return followed(cx, self.cls, args)
-        if cx.inference and torch.is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
+        if cx.state(TorchModes).inference and torch.is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
             raise unsupported("autograd-function", f"{self.describe()}, under grad mode inside of inference mode,")
         self.try_backward(cx, [a.argument()[1] for a in args])
         return cx.op("call_function", leaf(self.cls, takes_none), args, {})
 
-    def guard_parts(self, cx: Trace) -> bool:
+    def guard_parts(self, cx: Context) -> bool:
         """The entry relies on the code of the function. Gives whether its backward may be given None."""
         seen: set[types.CodeType] = set()
         for name in PARTS:
@@ -72,7 +73,7 @@ class ApplyValue(CallableValue):
             guard_part(cx, part, Attr(Constant(self.cls, self.cls.__qualname__), name), self.describe(), seen)
         return any("set_materialize_grads" in names for code in seen for names in all_names(code))
 
-    def try_backward(self, cx: Trace, fakes: list[Any]) -> None:
+    def try_backward(self, cx: Context, fakes: list[Any]) -> None:
         """Runs forward and backward on fakes, to see that both can be traced."""
         if not torch.is_grad_enabled():
             return
@@ -82,7 +83,7 @@ class ApplyValue(CallableValue):
             check_recurs(reason, lambda: self.run_on_fakes(cx, fakes))
             raise unsupported("autograd-function", f"{self.describe()}, which can't be traced ({type(reason).__name__}: {reason}),") from reason
 
-    def run_on_fakes(self, cx: Trace, fakes: list[Any]) -> None:
+    def run_on_fakes(self, cx: Context, fakes: list[Any]) -> None:
         with cx.recorder.mode:
             inputs = [f.detach().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in fakes]
             given = [stand_in(f, i) if isinstance(f, torch.Tensor) else f for f, i in zip(fakes, inputs)]
@@ -92,7 +93,7 @@ class ApplyValue(CallableValue):
             if outputs and wanted:
                 torch.autograd.grad(outputs, wanted, [torch.empty_like(o) for o in outputs], allow_unused=True)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(self.cls)
         out.load_attr("apply")
 
@@ -106,13 +107,13 @@ class FunctionObject(Value):
     def pytype(self) -> type:
         return self.cls
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return ApplyValue(self.cls) if name == "apply" else super().get_attr(cx, name)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.call_function(self.cls.__new__, [ConstantValue(self.cls)])
 
 
@@ -141,7 +142,7 @@ def is_plain_argument(value: Value) -> bool:
     return isinstance(value, ConstantValue) or type(value) is TensorValue
 
 
-def guard_part(cx: Trace, function: types.FunctionType, source: Source, owner: str, seen: set[types.CodeType]) -> None:
+def guard_part(cx: Context, function: types.FunctionType, source: Source, owner: str, seen: set[types.CodeType]) -> None:
     """Guards what a function reads besides its arguments; refuses one that could have effects which its result does not show."""
     code = function.__code__
     if code in seen:
@@ -179,7 +180,7 @@ def all_instructions(code: types.CodeType) -> Iterator[dis.Instruction]:
             yield from all_instructions(const)
 
 
-def guard_global(cx: Trace, table: dict[str, Any], name: str, refused: str, owner: str, seen: set[types.CodeType]) -> None:
+def guard_global(cx: Context, table: dict[str, Any], name: str, refused: str, owner: str, seen: set[types.CodeType]) -> None:
     if name not in table:
         if name not in QUIET_BUILTINS:
             raise unsupported("autograd-function", refused)

@@ -21,7 +21,7 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 def mapped(value: Value, change: Callable[[TensorValue], Value]) -> Value:
@@ -66,7 +66,7 @@ class Body:
 
     is_mapped = False  # over the indices of a tensor, so that it may index others by them
 
-    def __init__(self, cx: Trace, name: str):
+    def __init__(self, cx: Context, name: str):
         self.cx, self.name = cx, name
         self.outer = cx.recorder.graph
         self.graph = torch.fx.Graph()
@@ -123,7 +123,15 @@ class Function(Body):
     """
 
     def __init__(
-        self, cx: Trace, name: str, function: Value, args: Sequence[Value], kwargs: dict[str, Value], chosen: Sequence[int], example: Example, aux: bool = False
+        self,
+        cx: Context,
+        name: str,
+        function: Value,
+        args: Sequence[Value],
+        kwargs: dict[str, Value],
+        chosen: Sequence[int],
+        example: Example,
+        aux: bool = False,
     ):
         super().__init__(cx, name)
         self.chosen = [args[n] for n in chosen]

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
+from dynacompile.capture.values.arrays import tensor_of_array
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.functions import BoundMethod
@@ -30,14 +32,14 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import identity
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 def fold(real: Any) -> None:
     """A row that computes on constants and gives up on everything else."""
 
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if any(isinstance(a, TensorValue) for a in args):
             raise unsupported("to-python", f"{real.__name__} of {next(a for a in args if isinstance(a, TensorValue)).describe()}")
         if any(isinstance(a, ReadNumber) for a in args) and not kwargs and (found := computed(cx, real, args)) is not None:
@@ -58,7 +60,7 @@ for _real in (
 
 def number(cls: type, method: str) -> None:
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args and isinstance(args[0], TensorValue):
             if args[0].number() is None or cx.overrides.is_watched():
                 read = args[0].method(cx, "item", [], {}) if len(args) == 1 and not cx.overrides.is_watched() else None
@@ -67,7 +69,7 @@ def number(cls: type, method: str) -> None:
                 args = [read]
             else:
                 args = [ConstantValue(args[0].number()), *args[1:]]  # type: ignore[attr-defined]
-        if len(args) == 1 and (tensor := cx.tensor_of_array(args[0])) is not None:
+        if len(args) == 1 and (tensor := tensor_of_array(cx, args[0])) is not None:
             args = [tensor.method(cx, "item", [], {})]
         if len(args) == 1 and isinstance(args[0], ReadNumber) and (found := converted(cx, args[0], cls)) is not None:
             return found
@@ -83,24 +85,24 @@ number(float, "__float__")
 
 
 @handles(bool)
-def row_bool(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_bool(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs or len(args) > 1:
         raise unsupported("would-raise", "bool() takes one argument")
     return ConstantValue(args[0].truth(cx) if args else False)
 
 
 @handles(abs)
-def row_abs(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_abs(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.operator("abs", args)
 
 
 @handles(pow)
-def row_pow(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_pow(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.operator("pow", args) if len(args) == 2 and not kwargs else cx.pure(pow, args, kwargs)
 
 
 @handles(round)
-def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_round(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], ObjectValue):
         return args[0].method(cx, "__round__", args[1:], kwargs)
     if isinstance(args[0], TensorValue):
@@ -116,7 +118,7 @@ def row_round(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(id)
-def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_id(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of an object that exists before the frame and lives on, such as a module: tensors that come and go would each be another entry."""
     (value,) = args
     real = getattr(value, "real", None)
@@ -127,7 +129,7 @@ def row_id(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(getattr)
-def row_getattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_getattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = name_of(args[1])
     cx.effects.check_seen(name)
     if len(args) == 3 and isinstance(args[0], ObjectValue) and (not isinstance(args[0], ModuleValue) or args[0].computes(cx, name)):
@@ -139,18 +141,18 @@ def row_getattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 
 @handles(hasattr)
-def row_hasattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_hasattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(args[0].has_attr(cx, name_of(args[1])))
 
 
 @handles(setattr)
-def row_setattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_setattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     args[0].set_attr(cx, name_of(args[1]), args[2])
     return ConstantValue(None)
 
 
 @handles(delattr)
-def row_delattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_delattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     args[0].del_attr(cx, name_of(args[1]))
     return ConstantValue(None)
 
@@ -166,45 +168,45 @@ def name_of(value: Value) -> str:
 
 
 @handles(range)
-def row_range(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_range(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if any(isinstance(a, TensorValue) for a in args):
         raise unsupported("to-python", "range() of a tensor")
     return cx.pure(range, args, kwargs)
 
 
 @handles(slice)
-def row_slice(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_slice(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     none = ConstantValue(None)
     return SliceValue([none, args[0], none] if len(args) == 1 else [*args, none][:3])
 
 
 @handles(tuple)
-def row_tuple(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_tuple(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], TupleValue) and args[0].cls is tuple:
         return args[0]
     return TupleValue(args[0].listed(cx) if args else [])
 
 
 @handles(list)
-def row_list(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_list(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ListValue(args[0].listed(cx) if args else [])
 
 
 @handles(set)
-def row_set(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_set(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], SetValue):
         return SetValue(list(args[0].content.values()), None, args[0].real)
     return SetValue(args[0].elements(cx) if args else [])
 
 
 @handles(frozenset)
-def row_frozenset(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_frozenset(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.pure(frozenset, [cx.tuple_of(a.elements(cx)) for a in args], kwargs)
 
 
 def make_dict(cls: type) -> None:
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         made = DictValue({}, cls)
         for key, value in [*(pairs_of(cx, args[0]) if args else []), *((ConstantValue(k), v) for k, v in kwargs.items())]:
             made.put(key, value)
@@ -216,7 +218,7 @@ make_dict(collections.OrderedDict)
 
 
 @handles(collections.defaultdict)
-def row_defaultdict(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_defaultdict(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = DictValue({}, collections.defaultdict, None, args[0] if args else ConstantValue(None))
     for key, value in [*(pairs_of(cx, args[1]) if len(args) > 1 else []), *((ConstantValue(k), v) for k, v in kwargs.items())]:
         made.put(key, value)
@@ -224,21 +226,35 @@ def row_defaultdict(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
 
 
 @handles(collections.Counter)
-def row_counter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_counter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = DictValue({}, collections.Counter)
     made.method(cx, "update", args, kwargs)
     return made
 
 
 @handles(dict.fromkeys)
-def row_fromkeys(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_fromkeys(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictValue.of([(k, args[1] if len(args) > 1 else ConstantValue(None)) for k in args[0].elements(cx)])
 
 
+def super_arguments(cx: Context) -> tuple[Value, Value]:
+    """The class and the object that super() without arguments finds in the running frame."""
+    frame = cx.frames[-1]
+    names = frame.decoded.slots
+    if "__class__" not in names or not frame.code.co_argcount:
+        raise unsupported("would-raise", "super(): no arguments")
+    first = frame.slots[0]
+    owner = first.read(cx) if isinstance(first, CellValue) else None if first is None else cx.force(first)
+    cell = frame.slots[names.index("__class__")]
+    if owner is None or not isinstance(cell, CellValue):
+        raise unsupported("would-raise", "super(): arg[0] deleted")
+    return cell.read(cx), owner
+
+
 @handles(super)
-def row_super(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_super(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
-        cell, owner = cx.super_arguments()
+        cell, owner = super_arguments(cx)
         return SuperValue(cell.constant(), owner)
     if len(args) != 2 or not isinstance(args[0], ClassValue):
         raise unsupported("unknown-function", "super() of this form")
@@ -246,27 +262,27 @@ def row_super(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(object)
-def row_object(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_object(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ObjectValue(object)
 
 
 @handles(types.MethodType)
-def row_method(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_method(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return BoundMethod(args[0], args[1])
 
 
 @handles(typing.cast)
-def row_cast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_cast(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return args[1]
 
 
 @handles(print, input, builtins.open)
-def row_print(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_print(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("print", "print()")
 
 
 @handles(vars)
-def row_vars(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_vars(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         return row_frame(cx, args, kwargs)
     found = cx.unless_missing(lambda: args[0].get_attr(cx, "__dict__"))
@@ -276,7 +292,7 @@ def row_vars(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(types.SimpleNamespace)
-def row_namespace(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_namespace(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args:
         raise raises(TypeError, f"no positional arguments expected (got {len(args)})", known=False)
     made = ObjectValue(types.SimpleNamespace)
@@ -285,12 +301,12 @@ def row_namespace(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 
 @handles(locals, eval, exec)
-def row_frame(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_frame(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("frame-variables", "a call of locals(), vars(), dir(), eval() or exec()")
 
 
 @handles(dir)
-def row_dir(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_dir(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         return row_frame(cx, args, kwargs)
     (value,) = args
@@ -302,7 +318,7 @@ def row_dir(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("unknown-function", f"dir({value.describe()})")
 
 
-def names_of_class(cx: Trace, cls: type) -> list[str]:
+def names_of_class(cx: Context, cls: type) -> list[str]:
     cx.names.of_ancestry(cls)
     for base in cls.__mro__:
         cx.names.of_own(base)
@@ -312,18 +328,18 @@ def names_of_class(cx: Trace, cls: type) -> list[str]:
 
 
 @handles(globals)
-def row_globals(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_globals(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.frames[-1].scope.namespace
 
 
 @handles(compile, __import__)
-def row_compile(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_compile(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("unknown-function", "compile() or __import__()")
 
 
 def operator_row(name: str) -> None:
     @handles(getattr(operator, name))
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.operator(name, args)
 
 
@@ -381,5 +397,5 @@ for _name in (
 
 
 @handles(torch.nn.Parameter)
-def row_parameter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_parameter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("unknown-function", "making an nn.Parameter")

@@ -18,14 +18,14 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 POLICIES = tuple(getattr(checkpointing, name) for name in ("noop_context_fn", "create_selective_checkpoint_contexts"))
 
 
 @handles(checkpointing.checkpoint)
-def checkpoint(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def checkpoint(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
     options = {name: value for name, value in kwargs.items() if name in OPTIONS}
     reentrant = options.pop("use_reentrant", None)
@@ -43,7 +43,7 @@ def checkpoint(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return run_once(cx, options, lambda: call_reentrant(cx, args[0], args[1:]))
 
 
-def run_once(cx: Trace, options: dict[str, Value], call: Callable[[], Value]) -> Value:
+def run_once(cx: Context, options: dict[str, Value], call: Callable[[], Value]) -> Value:
     """Eager runs the function again for the backward pass, and all that it changes is changed twice: a graph, which does not, takes none of that."""
     if not torch.is_grad_enabled():
         return call()
@@ -59,7 +59,7 @@ def run_once(cx: Trace, options: dict[str, Value], call: Callable[[], Value]) ->
     return result
 
 
-def call_reentrant(cx: Trace, function: Value, args: list[Value]) -> Value:
+def call_reentrant(cx: Context, function: Value, args: list[Value]) -> Value:
     """Only tensors among the arguments themselves connect the function to autograd."""
     if not torch.is_grad_enabled() or any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
         return function.call(cx, args, {})

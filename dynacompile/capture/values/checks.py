@@ -12,14 +12,14 @@ from dynacompile.capture.values.distributions import may_assume
 from dynacompile.capture.values.exceptions import make_exception
 from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.read_numbers import ReadNumber
-from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.symbolic import SymbolicBool
 from dynacompile.ir.source import Constant
 from dynacompile.ir.symbolic_graphs import required
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 NONE = ConstantValue(None)
 IMPROVABLE = (
@@ -28,7 +28,7 @@ IMPROVABLE = (
 
 
 @handles(of_torch.check_with)
-def check_with(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def check_with(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """All others of that family call this one."""
     kind, condition, message = bind_arguments("_check_with", ["error_type", "cond", "message"], args, kwargs, {})
     if isinstance(condition, SymbolicBool):
@@ -44,11 +44,11 @@ def check_with(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return function_value(cx, plain, Constant(plain, "torch._check_with")).call(cx, [kind, condition, message], {})  # type: ignore[arg-type]
 
 
-def text_of(cx: Trace, message: Value) -> Value | None:
+def text_of(cx: Context, message: Value) -> Value | None:
     """What the message says; None where there is none."""
-    return None if isinstance(message, ConstantValue) and message.value is None else cx.call_builtin(str, [message.call(cx, [], {})])
+    return None if isinstance(message, ConstantValue) and message.value is None else HANDLERS[str](cx, [message.call(cx, [], {})], {})
 
 
 @handles(torch._check_is_size)
-def check_is_size(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def check_is_size(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return check_with(cx, [cx.of(RuntimeError), cx.operator("ge", [args[0], ConstantValue(0)]), NONE], {})

@@ -15,14 +15,14 @@ from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 def group_fact(real: Callable[..., Any]) -> None:
     """`dist.get_rank(group)` and the like."""
 
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         try:
             groups = [a.identity() for a in (*args, *kwargs.values())]
         except NotConstant as reason:
@@ -36,14 +36,14 @@ def group_fact(real: Callable[..., Any]) -> None:
         return cx.flag(f"dist.{real.__name__}({', '.join(map(str, groups))})", read)
 
 
-def plain(cx: Trace, value: Value) -> Any:
+def plain(cx: Context, value: Value) -> Any:
     """A group as the functional collectives take it: a name, a group, a mesh, ranks."""
     if isinstance(value, SequenceValue):
         return value.cls(plain(cx, item) for item in value.elements(cx))
     return value.identity()
 
 
-def group_name(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def group_name(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of a group that functional collectives are given; groups live as long as the process group that the graph was made for."""
     cx.flag("dist.is_initialized()", dist.is_initialized)
     try:
@@ -53,11 +53,11 @@ def group_name(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(str(functional._resolve_group_name(*real_args, **real_kwargs)))
 
 
-def group_size(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def group_size(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(functional.c10d._get_group_size_by_name(*(a.constant() for a in args)))
 
 
-def wait(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def wait(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Results are waited for where the graph makes them."""
     return cx.op("call_function", of_torch.wait_tensor, args, kwargs)
 

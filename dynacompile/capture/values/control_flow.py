@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values import regions
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.regions import cond as cond_as_graphs
+from dynacompile.capture.values.regions import map_rows, scan
+from dynacompile.capture.values.regions import while_loop as while_loop_as_graphs
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
@@ -19,24 +21,24 @@ from dynacompile.ir.source import Constant
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 MOST_STEPS = 64  # of a loop that is unrolled
 
 
 @handles(torch.cond)
-def cond(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def cond(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     defaults: dict[str, Value | None] = {"operands": TupleValue([])}
     predicate, if_true, if_false, operands = bind_arguments("cond", ["pred", "true_fn", "false_fn", "operands"], args, kwargs, defaults)
     if isinstance(predicate, TensorValue):
-        return regions.cond(cx, predicate, if_true, if_false, operands.elements(cx))
+        return cond_as_graphs(cx, predicate, if_true, if_false, operands.elements(cx))
     return (if_true if predicate.truth(cx) else if_false).call(cx, operands.elements(cx), {})
 
 
 @handles(torch.while_loop)
-def while_loop(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def while_loop(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     condition, body, carried = bind_arguments("while_loop", ["cond_fn", "body_fn", "carried_inputs"], args, kwargs, {})
-    return regions.while_loop(cx, condition, body, carried.elements(cx))
+    return while_loop_as_graphs(cx, condition, body, carried.elements(cx))
 
 
 def first_tensor(tree: Any) -> Any:
@@ -85,7 +87,7 @@ def unrolled_map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
     return stacked([f(row_of(xs, i), *args) for i in range(first_tensor(xs).shape[0])])
 
 
-def is_short(cx: Trace, xs: Value, dim: int) -> bool:
+def is_short(cx: Context, xs: Value, dim: int) -> bool:
     """Whether a loop over a dimension is unrolled."""
     first = cx.call_real(first_tensor, Constant(first_tensor, "first_tensor"), [xs])
     steps = first.fake.shape[0] if isinstance(first, TensorValue) and first.fake.dim() else 0
@@ -93,18 +95,18 @@ def is_short(cx: Trace, xs: Value, dim: int) -> bool:
 
 
 @handles(of_torch.scan_rows)
-def scan_row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def scan_row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     defaults: dict[str, Value | None] = {"dim": ConstantValue(0), "reverse": ConstantValue(False)}
     combine, init, xs, dim, reverse = bind_arguments("scan", ["combine_fn", "init", "xs", "dim", "reverse"], args, kwargs, defaults)
     if is_short(cx, xs, dim.constant()):
         return cx.call_real(unrolled_scan, Constant(unrolled_scan, "scan"), [combine, init, xs, dim, reverse])
-    return regions.scan(cx, combine, init, xs, dim.constant(), reverse.truth(cx))
+    return scan(cx, combine, init, xs, dim.constant(), reverse.truth(cx))
 
 
 @handles(of_torch.map_rows)
-def map_row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def map_row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs or len(args) < 2:
         raise unsupported("would-raise", "map without a function and tensors")
     if is_short(cx, args[1], 0):
         return cx.call_real(unrolled_map, Constant(unrolled_map, "map"), args)
-    return regions.map_rows(cx, args[0], args[1], args[2:])
+    return map_rows(cx, args[0], args[1], args[2:])

@@ -26,17 +26,17 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.source import Attr, Constant
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 @handles(copy.copy)
-def row_copy(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_copy(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     made = copied(cx, value)
     return by_the_module(cx, copy.copy, args, kwargs) if made is None else made
 
 
-def copied(cx: Trace, value: Value) -> Value | None:
+def copied(cx: Context, value: Value) -> Value | None:
     """copy.copy of containers and plain objects; None for others."""
     if isinstance(value, (DequeValue, SetValue)) or type(value) is DictValue:
         return value.method(cx, "copy", [], {})
@@ -52,7 +52,7 @@ def copied(cx: Trace, value: Value) -> Value | None:
 
 
 @handles(copy.deepcopy)
-def row_deepcopy(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_deepcopy(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1 and not kwargs:
         try:
             return deep_copy(cx, args[0], {})
@@ -61,7 +61,7 @@ def row_deepcopy(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Valu
     return by_the_module(cx, copy.deepcopy, args, kwargs)
 
 
-def by_the_module(cx: Trace, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def by_the_module(cx: Context, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """As the copy module does it, whose code is followed: hooks of classes, slots, what is reduced to a call."""
     if any(isinstance(a, ModuleValue) for a in args) or function is copy.copy and isinstance(args[0], TensorValue):
         raise unsupported("unknown-function", f"copy.{function.__name__} of {args[0].describe()}")
@@ -77,7 +77,7 @@ def copies_plainly(value: ObjectValue) -> bool:
     return type(value) is ObjectValue and same and not own and not slots and is_plain_class(cls) and cls not in copyreg.dispatch_table
 
 
-def attributes(cx: Trace, value: ObjectValue) -> dict[str, Value]:
+def attributes(cx: Context, value: ObjectValue) -> dict[str, Value]:
     if value.source is not None:
         cx.guard("DICT_KEYS", Attr(value.source, "__dict__"), tuple(value.own_dict()))
     own = InstanceDict(value)
@@ -85,7 +85,7 @@ def attributes(cx: Trace, value: ObjectValue) -> dict[str, Value]:
     return {name: attribute for name, attribute in found.items() if attribute is not None}
 
 
-def copy_attributes(cx: Trace, value: ObjectValue, memo: dict[Value, Value]) -> dict[str, Value]:
+def copy_attributes(cx: Context, value: ObjectValue, memo: dict[Value, Value]) -> dict[str, Value]:
     return {name: deep_copy(cx, attribute, memo) for name, attribute in attributes(cx, value).items()}
 
 
@@ -96,7 +96,7 @@ def copies_by_itself(value: TensorValue) -> bool:
     return alone and value.pytype() is torch.Tensor and not (fake.requires_grad or fake.is_conj() or fake.is_neg() or value.attributes)
 
 
-def deep_copy(cx: Trace, value: Value, memo: dict[Value, Value]) -> Value:
+def deep_copy(cx: Context, value: Value, memo: dict[Value, Value]) -> Value:
     """A copy of nested containers of constants; one object is copied once."""
     if value in memo:
         return memo[value]
@@ -129,7 +129,7 @@ def deep_copy(cx: Trace, value: Value, memo: dict[Value, Value]) -> Value:
     return made
 
 
-def copy_of_tensor(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def copy_of_tensor(cx: Context, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """tensor.__deepcopy__(memo), as the copy module asks it."""
     if type(value) is not TensorValue or not copies_by_itself(value):
         raise unsupported("unknown-function", f"copy.deepcopy of {value.describe()}")

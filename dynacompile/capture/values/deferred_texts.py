@@ -7,20 +7,21 @@ runs, the graph ends there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.values.base import Method, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import TEXT_METHODS, ConstantValue
 from dynacompile.capture.values.read_numbers import ReadNumber
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.markers import disable
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 
 class TextOutdated(Exception):
@@ -30,7 +31,7 @@ class TextOutdated(Exception):
 class DeferredText(Value):
     """function(*values). versions: of the tensors that it shows, when the program made the text."""
 
-    def __init__(self, cx: Trace, function: Callable[..., str], values: Sequence[Value]):
+    def __init__(self, cx: Context, function: Callable[..., str], values: Sequence[Value]):
         self.function, self.values, self.version = function, list(values), cx.recorder.version
         self.versions = [self.version(value.fake) for value in self.tensors()]
         cx.recorder.shown.update(storage_of(value.fake) for value in self.tensors())
@@ -49,21 +50,21 @@ class DeferredText(Value):
 
     identity = constant
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         if any(isinstance(value, ConstantValue) and value.value for value in self.values) and self.function is concatenated:
             return True
         return bool(self.constant())
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return Method(self, name) if hasattr(str, name) and name != "__class__" else super().get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(str, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("to-python", f"{name}() of {self.describe()}")
 
-    def keep(self, cx: Trace) -> None:
+    def keep(self, cx: Context) -> None:
         """From here on the tensors are not to be written."""
         for value in self.values:
             if isinstance(value, TensorValue):
@@ -74,7 +75,7 @@ class DeferredText(Value):
     def children(self) -> Sequence[Value]:
         return self.values
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if [self.version(value.fake) for value in self.tensors()] != self.versions:
             raise TextOutdated
         out.call_function(WRITE, [ConstantValue(self.function), *self.values])
@@ -126,25 +127,43 @@ def is_deferred(value: Value) -> bool:
     return isinstance(value, (DeferredText, ReadNumber)) or type(value) is TensorValue
 
 
-def may_defer(cx: Trace, value: Value) -> bool:
-    return cx.defers_texts and not cx.bodies and is_deferred(value)
+def may_defer(cx: Context, value: Value) -> bool:
+    return cx.manner.texts and not cx.bodies and is_deferred(value)
 
 
-def defer(cx: Trace, function: Callable[..., str], values: Sequence[Value]) -> Value | None:
+def defer(cx: Context, function: Callable[..., str], values: Sequence[Value]) -> Value | None:
     """function(*values) as a text for later, where one of them is a tensor or a number read from one; None where none is, or another is not known."""
     if not any(may_defer(cx, value) for value in values) or not all(isinstance(value, ConstantValue) or is_deferred(value) for value in values):
         return None
     return DeferredText(cx, function, values)
 
 
-def concat(cx: Trace, parts: Sequence[Value | str]) -> Value:
+def concat(cx: Context, parts: Sequence[Value | str]) -> Value:
     """The parts as one text."""
     values = [ConstantValue(part) if isinstance(part, str) else part for part in parts]
     return defer(cx, concatenated, values) or ConstantValue("".join(part.constant() for part in values))
 
 
-def percent(cx: Trace, template: Value, given: Value) -> Value | None:
+def percent(cx: Context, template: Value, given: Value) -> Value | None:
     """template % given; None where no tensor is given."""
     if isinstance(given, TupleValue) and given.cls is tuple:
         return defer(cx, filled, [template, *given.elements(cx)])
     return defer(cx, filled_by_one, [template, given]) if is_deferred(given) else None
+
+
+def row_join(cx: Context, separator: ConstantValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """separator.join(parts); None where a part is no text."""
+    if len(args) != 1:
+        return None
+    parts = args[0].elements(cx)
+    if not all(part.pytype() is str for part in parts):
+        return None
+    return defer(cx, joined, [separator, *parts]) or cx.of(separator.value.join(part.constant() for part in parts))
+
+
+def row_format(cx: Context, template: ConstantValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """template.format(*args, **kwargs), where a tensor is shown; None where none is."""
+    return defer(cx, partial(format_with, tuple(kwargs)), [template, *args, *kwargs.values()])
+
+
+TEXT_METHODS |= {"join": row_join, "format": row_format}

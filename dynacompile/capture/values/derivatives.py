@@ -12,13 +12,13 @@ from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.bodies import Function, leaves, mapped, refilled, shape_of
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
-from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.transforms import FALSE, NONE, ZERO, TransformValue, chosen_arguments, differentiable_example
 from dynacompile.ops.jacobians import forward_jacobian, reverse_jacobian
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 def same_shapes(name: str, given: Value, wanted: Value) -> list[Value]:
@@ -28,7 +28,7 @@ def same_shapes(name: str, given: Value, wanted: Value) -> list[Value]:
     return list(leaves(given))
 
 
-def seen_as_it_is(cx: Trace) -> Callable[[torch.Tensor], torch.Tensor]:
+def seen_as_it_is(cx: Context) -> Callable[[torch.Tensor], torch.Tensor]:
     def example(fake: torch.Tensor) -> torch.Tensor:
         with cx.recorder.mode:
             return fake.view_as(fake)
@@ -37,7 +37,7 @@ def seen_as_it_is(cx: Trace) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 @handles(torch.func.jvp)
-def jvp(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def jvp(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     defaults: dict[str, Value | None] = {"strict": FALSE, "has_aux": FALSE}
     function, primals, tangents, strict, has_aux = bind_arguments("jvp", ["func", "primals", "tangents", "strict", "has_aux"], args, kwargs, defaults)
     aux = bool(has_aux.truth(cx))
@@ -65,7 +65,7 @@ def push(body: Function) -> Callable[..., tuple]:
 class PullbackValue(CallableValue):
     """What vjp or linearize gives beside the result. body: the function, whose inputs are kept as they were; run: what a call of it records."""
 
-    def __init__(self, cx: Trace, name: str, body: Function, run: Callable[[list[Value], dict[str, Value]], Value]):
+    def __init__(self, cx: Context, name: str, body: Function, run: Callable[[list[Value], dict[str, Value]], Value]):
         self.name, self.body, self.run = name, body, run
         self.versions = list(map(cx.recorder.version, self.fakes()))
 
@@ -75,13 +75,13 @@ class PullbackValue(CallableValue):
     def fakes(self) -> list[torch.Tensor]:
         return [tensor.fake for tensor in self.body.given] + [node.meta["val"] for node in self.body.rest]
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if list(map(cx.recorder.version, self.fakes())) != self.versions:
             raise unsupported("mutation", f"{self.describe()}, called after a tensor that it depends on was written")
         return self.run(args, kwargs)
 
 
-def without_draws(name: str, cx: Trace, make: Callable[[], Function]) -> Function:
+def without_draws(name: str, cx: Context, make: Callable[[], Function]) -> Function:
     """A function that is run again for its derivative must not draw anew."""
     with cx.recorder.watching() as draws:
         body = make()
@@ -91,7 +91,7 @@ def without_draws(name: str, cx: Trace, make: Callable[[], Function]) -> Functio
 
 
 @handles(torch.func.vjp)
-def vjp(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def vjp(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     options = {**kwargs}
     aux = bool(options.pop("has_aux", FALSE).truth(cx))
     if options or len(args) < 2:
@@ -135,7 +135,7 @@ def pullback(body: Function) -> Callable[..., tuple]:
 
 
 @handles(torch.func.linearize)
-def linearize(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def linearize(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs or len(args) < 2:
         raise unsupported("would-raise", "linearize with keyword arguments, or without primals")
     primals = TupleValue(args[1:])
@@ -155,7 +155,7 @@ def linearize(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return TupleValue([result, back])
 
 
-def jacobian(cx: Trace, name: str, args: list[Value], body: Function, alone: bool, aux: bool, run: Callable[..., tuple]) -> Value:
+def jacobian(cx: Context, name: str, args: list[Value], body: Function, alone: bool, aux: bool, run: Callable[..., tuple]) -> Value:
     """The structure of the result, with that of the chosen arguments in the place of each tensor."""
     made = iter(body.apply(run))
 
@@ -176,17 +176,17 @@ def flat_jacobian(transform: Callable[..., tuple], body: Function, option: Any) 
 
 
 def jacobian_row(
-    real: Any, compute: Callable[..., tuple], option: str, fallback: Value, example: Callable[[Trace], Callable[[torch.Tensor], torch.Tensor]], grad: bool
+    real: Any, compute: Callable[..., tuple], option: str, fallback: Value, example: Callable[[Context], Callable[[torch.Tensor], torch.Tensor]], grad: bool
 ) -> None:
     """option: the keyword that the transform has besides argnums and has_aux."""
 
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         defaults: dict[str, Value | None] = {"argnums": ZERO, "has_aux": FALSE, option: fallback}
         function, argnums, has_aux, chosen = bind_keywords(real.__name__, ["func", "argnums"], ["has_aux", option], args, kwargs, defaults)
         setting, aux = chosen.constant(), bool(has_aux.truth(cx))
 
-        def run(cx: Trace, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        def run(cx: Context, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
             if kwargs:
                 raise unsupported("would-raise", f"{real.__name__} with keyword arguments")
             numbers, alone = chosen_arguments(argnums, args)
@@ -216,7 +216,7 @@ jacobian_row(torch.func.jacfwd, forward_jacobian, "randomness", ConstantValue("e
 
 
 @handles(torch.func.hessian)
-def hessian(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def hessian(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     function, argnums = bind_arguments("hessian", ["func", "argnums"], args, kwargs, {"argnums": ZERO})
-    backward = cx.call_builtin(torch.func.jacrev, [function, argnums])
-    return cx.call_builtin(torch.func.jacfwd, [backward, argnums])
+    backward = HANDLERS[torch.func.jacrev](cx, [function, argnums], {})
+    return HANDLERS[torch.func.jacfwd](cx, [backward, argnums], {})

@@ -10,15 +10,15 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
     from dynacompile.capture.values.mapping import DictLike
+    from dynacompile.capture.writing import Writer
 
 
 class DictIterator(IteratorValue):
     """kind: keys, values or items of the dict."""
 
-    def __init__(self, cx: Trace, owner: DictLike, kind: str):
+    def __init__(self, cx: Context, owner: DictLike, kind: str):
         self.owner, self.kind = owner, kind
         self.hashes = owner.keys(cx)
         self.index = 0
@@ -30,7 +30,7 @@ class DictIterator(IteratorValue):
     def remaining(self) -> int | None:
         return 0 if self.done else len(self.hashes) - self.index
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         if self.done:
             return None
         if self.owner.size(cx) != len(self.hashes):
@@ -57,7 +57,7 @@ class DictIterator(IteratorValue):
     def children(self) -> Sequence[Value]:
         return (self.owner,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         content = getattr(self.owner, "content", None)  # of a dict whose entries live in itself
         if not self.done and (content is None or list(content) != self.hashes):
             raise unsupported("rebuild", f"an iterator of {self.owner.describe()}, or of a dict that was changed,")

@@ -13,12 +13,12 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.tensor import TensorValue, decides
 from dynacompile.ir.source import Constant
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context, Frame
 
 VALIDATES: dict[object, tuple[Callable[..., Any], tuple[str, ...]]] = {  # code that asks, the function, and its arguments: attributes, and variables
     Distribution.__init__.__code__: (Distribution.__init__, ("_batch_shape", "_event_shape", "validate_args")),
@@ -50,7 +50,7 @@ WITH = ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
 PASSES = ("COPY", "CALL_INTRINSIC_1")  # begins of handlers that end one, and, on 3.12, that mind a StopIteration which leaves a generator
 
 
-def assumes_valid(cx: Trace, flag: Value) -> bool:
+def assumes_valid(cx: Context, flag: Value) -> bool:
     """Whether a tensor is what a validation asks for, and the frame goes on as if it were true.
 
     Where it is not, residual code asks again, by the same function on the same values, which raises what eager raises. That is later than in eager: so
@@ -73,19 +73,24 @@ def assumes_valid(cx: Trace, flag: Value) -> bool:
     return True
 
 
-def may_assume(cx: Trace) -> bool:
+@decides
+def assumed_valid(cx: Context, condition: TensorValue) -> bool | None:
+    return True if condition.source is None and assumes_valid(cx, condition) else None
+
+
+def may_assume(cx: Context) -> bool:
     """Whether an error may be raised after the graph instead of here."""
-    return len(cx.effects.assumed) != cx.assumable and not cx.effects and not cx.bodies and all(leads_out(inner) for inner in cx.frames)
+    return len(cx.effects.assumed) != cx.manner.assumes and not cx.effects and not cx.bodies and all(leads_out(inner) for inner in cx.frames)
 
 
 @handles(of_torch.lazy_property_and_property)
-def made_property(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def made_property(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """What a class gives for an attribute that its objects compute when they are asked: validation looks at its class alone."""
     real = of_torch.lazy_property_and_property(args[0].identity())
     return OpaqueValue(real, Constant(real, "lazy_property"))
 
 
-def assumable(cx: Trace) -> int | None:
+def assumable(cx: Context) -> int | None:
     """How many of the assumptions may be made; None for all: from the first one on, up to the end or a break, the graph has to run through where it
     does not hold, and change nothing that was there before. The last one before an operation that is not harmless is asked before it."""
     flags = [condition.node for condition, *_ in cx.effects.assumed]  # type: ignore[attr-defined]
@@ -120,7 +125,7 @@ def name_of(node: torch.fx.Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
-def leads_out(frame: SymbolicFrame) -> bool:
+def leads_out(frame: Frame) -> bool:
     """Whether what is raised here leaves the frame: only blocks of torch's managers are on its way."""
     handler = frame.decoded.handler_of(frame.current)
     while handler is not None:

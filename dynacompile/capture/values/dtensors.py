@@ -21,7 +21,7 @@ from dynacompile.ops.placed import FromLocal, FullTensor, Redistribute, ToLocal
 from dynacompile.ops.wrappers import DTENSORS
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
     from dynacompile.ir.source import Source
 
 # Of meshes and groups, what neither talks to others nor makes groups.
@@ -41,35 +41,35 @@ class FixedValue(ConstantValue):
 class AskedValue(FixedValue):
     """A mesh or a group, of which some can be asked."""
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name not in ASKED:
             raise unsupported("unknown-attribute", f"{type(self.value).__name__}.{name}")
         return super().get_attr(cx, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name not in ASKED:
             raise unsupported("unknown-operation", f"{type(self.value).__name__}.{name}()")
         return super().method(cx, name, args, kwargs)
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         return self.method(cx, "__getitem__", [key], {})
 
 
-def wrap_placement(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_placement(cx: Context, real: Any, source: Source) -> Value:
     if getattr(real, "mask_buffer", None) is not None:
         raise unsupported("unknown-object", f"{source.text()}, a placement that holds a tensor,")
     cx.guard("MATCH", source, same_value(real))
     return FixedValue(real, source)
 
 
-def wrap_mesh(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_mesh(cx: Context, real: Any, source: Source) -> Value:
     if real.get_coordinate() is None:
         raise unsupported("unknown-object", f"{source.text()}, a mesh that this process is not in,")
     cx.guard("MATCH", source, same_mesh(real))
     return AskedValue(real, source)
 
 
-def wrap_group(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_group(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return AskedValue(real, source)
 
@@ -96,14 +96,14 @@ PREPARED: set[Any] = set()
 
 def constructor(cls: type) -> None:
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.pure(cls, args, kwargs)
 
 
-def by_name(name: str) -> Callable[[Trace, list[Value], dict[str, Value]], Value]:
+def by_name(name: str) -> Callable[[Context, list[Value], dict[str, Value]], Value]:
     """A method that is called by way of its class."""
 
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not args or not isinstance(args[0], WrapperTensor):
             raise unsupported("would-raise", f"DTensor.{name}() of no DTensor")
         return METHODS[name](cx, args[0], args[1:], kwargs)
@@ -115,7 +115,7 @@ for _group in (dist.ProcessGroup,) if dist.is_available() else ():
     FIXED[_group], WRAPPERS[_group] = AskedValue, wrap_group
 
 
-def fixed(cx: Trace, name: str, value: Value) -> Any:
+def fixed(cx: Context, name: str, value: Value) -> Any:
     """An argument that is no tensor, with placements as a tuple."""
     value = cx.force(value)
     try:
@@ -128,7 +128,7 @@ NONE = ConstantValue(None)
 NO = ConstantValue(False)
 
 
-def row_from_local(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_from_local(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["local_tensor", "device_mesh", "placements", "run_check", "shape", "stride", "grad_placements"]
     missing: dict[str, Value | None] = {**dict.fromkeys(names[1:], NONE), "run_check": NO}
     if len(args) > 3:
@@ -144,7 +144,7 @@ def row_from_local(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
     return cx.op("call_function", FromLocal(given), [local], {})
 
 
-def method_redistribute(cx: Trace, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def method_redistribute(cx: Context, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["device_mesh", "placements", "async_op", "forward_dtype", "backward_dtype"]
     bound = bind_arguments("redistribute", names, args, kwargs, {**dict.fromkeys(names, NONE), "async_op": NO})
     options = {name: fixed(cx, "DTensor.redistribute()", value) for name, value in zip(names, bound, strict=True)}
@@ -152,12 +152,12 @@ def method_redistribute(cx: Trace, tensor: WrapperTensor, args: list[Value], kwa
     return cx.op("call_function", Redistribute(given), [tensor], {})
 
 
-def method_to_local(cx: Trace, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def method_to_local(cx: Context, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (placements,) = bind_arguments("to_local", ["grad_placements"], args, kwargs, {"grad_placements": NONE})
     return cx.op("call_function", ToLocal((("grad_placements", fixed(cx, "DTensor.to_local()", placements)),)), [tensor], {})
 
 
-def method_full_tensor(cx: Trace, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def method_full_tensor(cx: Context, tensor: WrapperTensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (placements,) = bind_arguments("full_tensor", ["grad_placements"], args, kwargs, {"grad_placements": NONE})
     return cx.op("call_function", FullTensor((("grad_placements", fixed(cx, "DTensor.full_tensor()", placements)),)), [tensor], {})
 
@@ -167,7 +167,7 @@ FIELDS["placements"] = lambda cx, tensor: cx.of(tensor.fake._spec.placements)  #
 FIELDS["device_mesh"] = lambda cx, tensor: cx.of(tensor.fake._spec.mesh)  # type: ignore[attr-defined]
 
 
-def row_distribute(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_distribute(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Without a rank that its values come from, a tensor is cut by each rank for itself."""
     raise unsupported("collective", "distribute_tensor()")
 

@@ -11,20 +11,29 @@ import torch
 import torch.fx
 
 from dynacompile.capture.recorded import storage_of
-from dynacompile.capture.recorder import PLAIN_CLASSES, Recorder
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.resume import is_resume
+from dynacompile.capture.settings import Settings
+from dynacompile.capture.torch_modes import TorchModes
 from dynacompile.capture.values.distributions import is_harmless
-from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.tensor import PLAIN_CLASSES, TensorValue, decides
 from dynacompile.ir.source import Applied
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.recording import Recording
 
 MOST_CONDITIONS = 2  # of a frame: each may double its entries
 MOST_OPERATIONS = 12
 MOST_BYTES = 1 << 20  # of the input: an entry reads it once more
+
+
+class Conditions:
+    """asked: how many conditions on inputs guards ask."""
+
+    def __init__(self) -> None:
+        self.asked = 0
 
 
 class Condition:
@@ -54,9 +63,10 @@ class Step:
         self.place = place
 
 
-def decided(cx: Trace, condition: TensorValue) -> bool | None:
+@decides
+def decided(cx: Context, condition: TensorValue) -> bool | None:
     """Whether a tensor of one bool is true, where an input decides that and a guard may ask; else None."""
-    if cx.autocasts or cx.bodies or cx.effects.settings.changed or condition.fake.numel() != 1:
+    if cx.state(TorchModes).autocasts or cx.bodies or cx.state(Settings).changed or condition.fake.numel() != 1:
         return None
     found = operations_of(cx.recorder, condition.node)
     if found is None:
@@ -66,7 +76,7 @@ def decided(cx: Trace, condition: TensorValue) -> bool | None:
     if placeholder is None:
         cx.recorder.optional.update(dict.fromkeys(operations))
         return bool(cx.guarded_call(Condition(listed).holds, [None], {}))
-    if cx.conditions >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
+    if cx.state(Conditions).asked >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
         return None
     given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
     if type(given) is not TensorValue or given.source is None or cx.recorder.was_written(given) or cx.recorder.is_inference(given.fake):
@@ -78,14 +88,14 @@ def decided(cx: Trace, condition: TensorValue) -> bool | None:
     answer = cx.guarded_call(asked, [real], {})
     if answer is None:
         return None
-    cx.conditions += 1
+    cx.state(Conditions).asked += 1
     cx.recorder.shown.add(storage_of(given.fake))
     cx.recorder.optional.update(dict.fromkeys(operations))
     cx.guard("EQUALS", Applied(given.source, asked, f" in the condition at {cx.site()}"), answer)
     return answer
 
 
-def operations_of(recorder: Recorder, node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[torch.fx.Node]] | None:
+def operations_of(recorder: Recording, node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[torch.fx.Node]] | None:
     """The one input that a node depends on, None for none, and the operations between them; None where there are more inputs, or operations do more."""
     needed: dict[torch.fx.Node, None] = {}
     work = [node]
@@ -106,7 +116,7 @@ def steps_of(placeholder: torch.fx.Node | None, operations: Sequence[torch.fx.No
     return [(n.op, n.target, *torch.fx.node.map_arg((n.args, n.kwargs), place.__getitem__)) for n in operations]  # type: ignore[arg-type]
 
 
-def is_asked_freely(recorder: Recorder, node: torch.fx.Node) -> bool:
+def is_asked_freely(recorder: Recording, node: torch.fx.Node) -> bool:
     """Whether an operation is one that may run once more: without effects, without random numbers, of sizes that are known, and of a result that nobody
     has written since."""
     result = node.meta.get("val")

@@ -22,7 +22,7 @@ from dynacompile.ops.attention_kernels import DEVICES
 from dynacompile.ops.flexible_attention import Blocks, Flexible, MaskOverPoints
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 class Points(Body):
@@ -30,7 +30,7 @@ class Points(Body):
 
     is_mapped = True
 
-    def __init__(self, cx: Trace, function: Value, score: torch.dtype | None, device: torch.device):
+    def __init__(self, cx: Context, function: Value, score: torch.dtype | None, device: torch.device):
         super().__init__(cx, "flex_attention")
         with cx.recorder.mode:
             places = [torch.empty((), dtype=torch.int64, device=device) for _ in range(4)]
@@ -50,7 +50,7 @@ def refused(why: str) -> Any:
 
 
 @handles(refused)
-def leave_to_eager(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def leave_to_eager(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("would-raise", f"flex_attention with {args[0].constant()}")
 
 
@@ -147,22 +147,22 @@ def mask(mod_fn: Any, B: Any, H: Any, Q_LEN: Any, KV_LEN: Any, device: Any = Non
 
 
 @handles(flex.flex_attention)
-def follow_attention(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def follow_attention(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.call_real(attention, Constant(attention, "flex_attention"), args, kwargs)
 
 
 @handles(may_skip_blocks)
-def answer_about_blocks(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def answer_about_blocks(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(args[0].constant().type in DEVICES)
 
 
 @handles(flex.create_mask)
-def follow_mask(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def follow_mask(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.call_real(mask, Constant(mask, "create_mask"), args, kwargs)
 
 
 @handles(mapped_attention)
-def operation(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def operation(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["query", "key", "value", "score_mod", "mask_mod", "scale", "enable_gqa", "auxiliary", "blocks"]
     query, key, value, score_mod, mask_mod, scale, grouped, auxiliary, blocks = bind_arguments("flex_attention", names, args, kwargs, {})
     if not all(type(t) is TensorValue for t in (query, key, value)):
@@ -217,7 +217,7 @@ def check_operands(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
 
 
 @handles(mapped_mask)
-def mask_operation(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def mask_operation(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     function, has_score, *sizes, device = args
     score = torch.get_default_dtype() if has_score.truth(cx) else None
     body = Points(cx, function, score, device.constant())

@@ -26,7 +26,7 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 PURE: tuple[Any, ...] = (
     *(f for f in vars(cmath).values() if isinstance(f, types.BuiltinFunctionType)),
@@ -50,7 +50,7 @@ def fold(real: Any) -> None:
     name = getattr(real, "__name__", str(real))
 
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         for value in (*args, *kwargs.values()):
             if isinstance(value, TensorValue):
                 raise unsupported("to-python", f"{name} of {value.describe()}")
@@ -62,7 +62,7 @@ for _real in PURE:
 
 
 @handles(os.fspath)
-def row_fspath(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_fspath(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], ObjectValue):
         return args[0].method(cx, "__fspath__", [], {})
     return cx.pure(os.fspath, args, kwargs)
@@ -72,7 +72,7 @@ def kind_test(real: Callable[[Any], bool], test: Callable[[Value], bool]) -> Non
     """A question of inspect about what kind of object something is."""
 
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         (value,) = args
         return ConstantValue(test(value))
 
@@ -96,7 +96,7 @@ kind_test(inspect.iscoroutinefunction, has_flag(inspect.CO_COROUTINE))
 
 
 @handles(torch.result_type)
-def row_result_type(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_result_type(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs:
         raise unsupported("unknown-function", "torch.result_type by keyword")
     return ConstantValue(torch.result_type(*(a.fake if isinstance(a, TensorValue) else a.constant() for a in args)))  # type: ignore[call-overload]

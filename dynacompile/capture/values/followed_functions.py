@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture.breaks import raises, unsupported
+from dynacompile.capture.torch_modes import TorchModes
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.bodies import Body, around
 from dynacompile.capture.values.constant import ConstantValue
@@ -23,7 +24,7 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 NONE = ConstantValue(None)
 METHODS = frozenset({"save_for_backward", "mark_non_differentiable"})
@@ -45,10 +46,10 @@ class FunctionContext(Value):
     def pytype(self) -> type:
         return torch.autograd.function.FunctionCtx
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in self.stored:
             return self.stored[name]
         if name == "saved_tensors":
@@ -61,15 +62,15 @@ class FunctionContext(Value):
             raise unsupported("autograd-function", f"{self.describe()}.{name}")
         raise raises(AttributeError, f"'{self.cls.__name__}Backward' object has no attribute {name!r}")
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return name in self.stored or name in ("saved_tensors", "needs_input_grad") or hasattr(torch.autograd.function.FunctionCtx, name)
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if name in ("saved_tensors", "needs_input_grad") or hasattr(torch.autograd.function.FunctionCtx, name):
             raise unsupported("autograd-function", f"{self.describe()}.{name} = ...")
         self.stored[name] = value
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name not in METHODS or kwargs:
             raise unsupported("autograd-function", f"{self.describe()}.{name}()")
         if name == "save_for_backward":
@@ -79,10 +80,10 @@ class FunctionContext(Value):
         return NONE
 
 
-def followed(cx: Trace, cls: type, args: list[Value]) -> Value:
+def followed(cx: Context, cls: type, args: list[Value]) -> Value:
     """cls.apply(*args)"""
     tensors = [a for a in args if isinstance(a, TensorValue)]
-    if any(type(t) is not TensorValue for t in tensors) or len(set(map(id, tensors))) != len(tensors) or cx.bodies or cx.inference:
+    if any(type(t) is not TensorValue for t in tensors) or len(set(map(id, tensors))) != len(tensors) or cx.bodies or cx.state(TorchModes).inference:
         raise unsupported("autograd-function", f"{cls.__qualname__}.apply")
     ctx = FunctionContext(cls, [torch.is_grad_enabled() and isinstance(a, TensorValue) and a.fake.requires_grad for a in args])
     if not any(ctx.needs):
@@ -114,11 +115,11 @@ def followed(cx: Trace, cls: type, args: list[Value]) -> Value:
     return TupleValue(back) if isinstance(result, TupleValue) else back[0]
 
 
-def outputs_of(cx: Trace, result: Value) -> list[Value]:
+def outputs_of(cx: Context, result: Value) -> list[Value]:
     return result.elements(cx) if isinstance(result, TupleValue) and result.cls is tuple else [result]
 
 
-def static_method(cx: Trace, cls: type, name: str, args: list[Value]) -> Value:
+def static_method(cx: Context, cls: type, name: str, args: list[Value]) -> Value:
     """cls.name(*args)"""
     raw = cx.lookup(cls, name)
     if not isinstance(raw, staticmethod):
@@ -126,7 +127,7 @@ def static_method(cx: Trace, cls: type, name: str, args: list[Value]) -> Value:
     return cx.call_real(raw.__func__, class_source(cls, name), args)
 
 
-def run_forward(cx: Trace, ctx: FunctionContext, args: list[Value]) -> Value:
+def run_forward(cx: Context, ctx: FunctionContext, args: list[Value]) -> Value:
     if cx.lookup(ctx.cls, "setup_context") is vars(of_torch.SingleLevelFunction)["setup_context"]:
         return static_method(cx, ctx.cls, "forward", [ctx, *args])
     result = static_method(cx, ctx.cls, "forward", args)
@@ -134,7 +135,7 @@ def run_forward(cx: Trace, ctx: FunctionContext, args: list[Value]) -> Value:
     return result
 
 
-def run_backward(cx: Trace, ctx: FunctionContext, backward: Body, outputs: list[Value], count: int) -> list[Value]:
+def run_backward(cx: Context, ctx: FunctionContext, backward: Body, outputs: list[Value], count: int) -> list[Value]:
     """The gradients of `count` arguments."""
     with cx.recorder.mode:
         given = [backward.input(torch.empty_like(o.fake)) if isinstance(o, TensorValue) else NONE for o in outputs]
@@ -147,12 +148,12 @@ def run_backward(cx: Trace, ctx: FunctionContext, backward: Body, outputs: list[
     return found[:count]
 
 
-def without_gradients(cx: Trace, ctx: FunctionContext, args: list[Value]) -> Value:
+def without_gradients(cx: Context, ctx: FunctionContext, args: list[Value]) -> Value:
     """Of arguments that require no gradients: forward alone, in the frame's graph."""
     before = torch.is_grad_enabled()
-    cx.set_grad_mode(False)
+    cx.state(TorchModes).set_grad_mode(False)
     result = run_forward(cx, ctx, args)
-    cx.set_grad_mode(before)
+    cx.state(TorchModes).set_grad_mode(before)
     if any(o in args for o in outputs_of(cx, result) if isinstance(o, TensorValue)):
         raise unsupported("autograd-function", f"{ctx.cls.__qualname__}.apply, which gives an argument back,")
     return result

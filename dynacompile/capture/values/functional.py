@@ -19,13 +19,13 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceValue, TupleValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 NONE = ConstantValue(None)
 
 
 @handles(torch.func.functional_call, stateless.functional_call)
-def functional_call(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def functional_call(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["module", "parameter_and_buffer_dicts", "args", "kwargs", "tie_weights", "strict"]
     if "parameters_and_buffers" in kwargs:
         names[1] = "parameters_and_buffers"
@@ -58,7 +58,7 @@ def own_tensors(real: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(real.named_parameters(remove_duplicate=False)), **dict(real.named_buffers(remove_duplicate=False))}
 
 
-def slot_of(cx: Trace, module: ModuleValue, path: str) -> tuple[DictValue, Hashable]:
+def slot_of(cx: Context, module: ModuleValue, path: str) -> tuple[DictValue, Hashable]:
     """The table and the key of a tensor by its dotted name."""
     *parents, name = path.split(".")
     for parent in parents:
@@ -73,7 +73,7 @@ def slot_of(cx: Trace, module: ModuleValue, path: str) -> tuple[DictValue, Hasha
 
 
 @contextmanager
-def swapped(cx: Trace, slots: list[tuple[DictValue, Hashable, Value]]) -> Iterator[None]:
+def swapped(cx: Context, slots: list[tuple[DictValue, Hashable, Value]]) -> Iterator[None]:
     """Other values in the tables of modules, for a while."""
     before = [table.content[name] for table, name, _ in slots]
     for table, name, value in slots:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import NotConstant, unsupported
-from dynacompile.capture.random_state import MadeValue
+from dynacompile.capture.random_state import MadeValue, RandomState
 from dynacompile.capture.values.base import Method, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.replaced import hidden_from_dynamo
@@ -19,8 +19,8 @@ from dynacompile.ir.guard_facts import Flag
 from dynacompile.ir.source import Applied, Attr, Made, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 NONE = ConstantValue(None)
 
@@ -48,16 +48,16 @@ class TorchGenerator(MadeValue):
     def identity(self) -> Any:
         raise unsupported("random-state", f"{self.describe()}, compared by identity or as a key,")
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name == "device":
             return ConstantValue(self.device)
         return Method(self, name) if hasattr(torch.Generator, name) and name != "__class__" else super().get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(torch.Generator, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        state = cx.effects.random
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        state = cx.state(RandomState)
         if name == "manual_seed" and len(args) == 1 and not kwargs:
             state.hoist(cx, torch.Generator.manual_seed, [self, seed(args[0])])
             return self
@@ -82,7 +82,7 @@ def is_default(generator: torch.Generator) -> bool:
 
 
 @wraps(torch.Generator)
-def wrap_generator(cx: Trace, real: torch.Generator, source: Source) -> Value:
+def wrap_generator(cx: Context, real: torch.Generator, source: Source) -> Value:
     if is_default(real):
         raise unsupported("random-state", source.text())
     cx.guard("TYPE", source, torch.Generator)
@@ -92,14 +92,14 @@ def wrap_generator(cx: Trace, real: torch.Generator, source: Source) -> Value:
 
 
 @handles(torch.Generator)
-def row_generator(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_generator(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     device = torch.device(*(a.constant() for a in (*args, *kwargs.values())) if args or kwargs else ("cpu",))
     made = TorchGenerator(device)
-    cx.effects.random.hoist(cx, torch.Generator, [ConstantValue(device)], (), made)
+    cx.state(RandomState).hoist(cx, torch.Generator, [ConstantValue(device)], (), made)
     return made
 
 
-def drawn(cx: Trace, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+def drawn(cx: Context, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """An operation that takes a generator: its result is an input of the graph, where the operation takes no tensors; None where it takes no generator."""
     generator = kwargs.get("generator")
     if not isinstance(generator, TorchGenerator):
@@ -113,8 +113,8 @@ def drawn(cx: Trace, kind: str, target: Any, args: list[Value], kwargs: dict[str
     fake = cx.recorder.run("call_function", target, known, named)
     real = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     made = MadeValue(torch.Tensor)
-    place = len(cx.effects.random.first)
-    cx.effects.random.hoist(cx, target, [*args, *kwargs.values()], tuple(kwargs), made)
+    place = len(cx.state(RandomState).first)
+    cx.state(RandomState).hoist(cx, target, [*args, *kwargs.values()], tuple(kwargs), made)
     cx.hoisted = True
     return cx.recorder.input(real, Made(place))
 
@@ -123,13 +123,13 @@ def changes(real: Callable[..., Any], count: int) -> None:
     """A function that seeds a default generator, or sets its state, and gives nothing that is asked for."""
 
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if kwargs or not 1 <= len(args) <= count:
             raise unsupported("random-state", real.__name__)
         first = args[0] if isinstance(args[0], StateValue) else seed(args[0])
         if isinstance(args[0], StateValue) == ("seed" in real.__name__):
             raise unsupported("random-state", real.__name__)
-        cx.effects.random.call(cx, real, [first, *(ConstantValue(a.constant()) for a in args[1:])])
+        cx.state(RandomState).call(cx, real, [first, *(ConstantValue(a.constant()) for a in args[1:])])
         return NONE if "seed" not in real.__name__ else DefaultGenerator()
 
 
@@ -142,7 +142,7 @@ class DefaultGenerator(Value):
     def identity(self) -> Any:
         return torch.default_generator
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(torch.default_generator)
 
 
@@ -150,9 +150,9 @@ def reads(real: Callable[..., Any]) -> None:
     """A function that gives the state of a default generator."""
 
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         made = StateValue()
-        cx.effects.random.call(cx, real, [ConstantValue(a.constant()) for a in (*args, *kwargs.values())], made)
+        cx.state(RandomState).call(cx, real, [ConstantValue(a.constant()) for a in (*args, *kwargs.values())], made)
         return made
 
 
@@ -167,8 +167,8 @@ for _module in (torch.cuda.random,):
 
 
 @handles(torch.initial_seed)
-def row_initial_seed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if cx.effects.random:
+def row_initial_seed(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if cx.state(RandomState):
         raise unsupported("random-state", "initial_seed after the frame changed the generator")
     cx.guard("FLAG", None, Flag("torch.initial_seed()", partial(torch.initial_seed), now := torch.initial_seed()))
     return ConstantValue(now)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.torch_modes import TorchModes
 from dynacompile.capture.values.base import Method, Value, bind_arguments
 from dynacompile.capture.values.bodies import Function, leaves
 from dynacompile.capture.values.cells import CellValue
@@ -25,7 +26,7 @@ from dynacompile.ir.source import Attr
 from dynacompile.ops.backward_steps import TensorHook
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 LASTING = frozenset({"ID", "FUNCTION", "TYPE", "TENSOR_MATCH", "MODULE", "GLOBAL_STATE"})
 """Kinds of guards on what a hook may read: what stays as it is until the backward pass, or is a tensor, which the graph keeps."""
@@ -41,7 +42,14 @@ class Hook:
         return all(cell.content is content for cell, content in self.cells)
 
 
-def requires_grad(cx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+class Hooks:
+    """all: those of tensors of the graph."""
+
+    def __init__(self) -> None:
+        self.all: list[Hook] = []
+
+
+def requires_grad(cx: Context, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`requires_grad_()`. A tensor of the graph becomes a leaf; that of an input outlives the graph, and is Python's to change."""
     (flag,) = bind_arguments("requires_grad_", ["requires_grad"], args, kwargs, {"requires_grad": ConstantValue(True)})
     wanted = bool(flag.truth(cx))
@@ -50,7 +58,7 @@ def requires_grad(cx: Trace, tensor: TensorValue, args: list[Value], kwargs: dic
         return tensor
     if is_quiet_view and tensor.fake.requires_grad:
         raise unsupported("autograd-call", f"{tensor.describe()}.requires_grad_(), of a view that was made without gradients,")
-    if tensor.source is not None or cx.bodies or cx.inference or cx.recorder.is_inference(tensor.fake):
+    if tensor.source is not None or cx.bodies or cx.state(TorchModes).inference or cx.recorder.is_inference(tensor.fake):
         raise unsupported("autograd-call", f"{tensor.describe()}.requires_grad_()")
     if not tensor.fake.is_leaf or not (tensor.fake.is_floating_point() or tensor.fake.is_complex()):
         raise unsupported("would-raise", f"{tensor.describe()}.requires_grad_({wanted})")
@@ -68,14 +76,14 @@ class HandleValue(Value):
     def describe(self) -> str:
         return "the handle of a tensor's hook"
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return Method(self, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("hooks", f"{self.describe()}.{name}()")
 
 
-def register_hook(cx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def register_hook(cx: Context, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The hook becomes a graph of its own, which the gradient goes through. One on an input outlives the graph, and is Python's to register."""
     (hook,) = bind_arguments("register_hook", ["hook"], args, kwargs, {})
     if tensor.source is not None or cx.bodies:
@@ -97,7 +105,7 @@ def register_hook(cx: Trace, tensor: TensorValue, args: list[Value], kwargs: dic
         raise unsupported("hooks", f"{tensor.describe()}, with one that reads what may change until the backward pass,")
     if body.outputs and (body.outputs[0] is not body.result or body.outputs[0].fake.shape != tensor.fake.shape):
         raise unsupported("would-raise", f"{tensor.describe()}.register_hook() with a result that is no gradient")
-    cx.hooks.append(Hook(tuple((cell, cell.content) for cell, _ in cells)))
+    cx.state(Hooks).all.append(Hook(tuple((cell, cell.content) for cell, _ in cells)))
 
     step = TensorHook(lambda grad, rest: next(iter(body.run((grad,), rest)[0]), None))
     cx.recorder.effect("call_function", step, (tensor.node, *body.rest), None)
@@ -124,7 +132,7 @@ METHODS["register_hook"] = register_hook
 
 
 @handles(torch.autograd.grad, one_operation=True)
-def grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def grad(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched", "materialize_grads"]
     defaults: dict[str, Value | None] = {name: ConstantValue(None) for name in names[2:]}
     bound = dict(zip(names, bind_arguments("grad", names, args, kwargs, defaults)))
@@ -144,9 +152,9 @@ def is_given(value: Any) -> bool:
     return not isinstance(value, ConstantValue) or bool(value.value)
 
 
-def history_is_known(cx: Trace, asked: list[TensorValue]) -> Iterator[bool]:
+def history_is_known(cx: Context, asked: list[TensorValue]) -> Iterator[bool]:
     """Whether what autograd goes through is in the graph: inputs are leaves without hooks, or the one that is not is the only one asked for."""
-    inputs = [value for value in cx.recorder.tensors.values() if value.sample.requires_grad]
+    inputs = [value for value in cx.recorder.tensors.values() if isinstance(value, TensorValue) and value.sample.requires_grad]
     for value in inputs:
         yield value.real._backward_hooks is None
         cx.guard("NONE", Attr(value.source, "_backward_hooks"))  # type: ignore[arg-type]

@@ -23,18 +23,18 @@ from dynacompile.capture.values.symbolic import symbolic_extreme
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 @handles(iter)
-def row_iter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_iter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2:
         return LazyIterator(UNTIL, until(cx, *args))
     return args[0].iterate(cx)
 
 
 @handles(next)
-def row_next(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_next(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], ObjectValue) and len(args) == 1:
         return args[0].method(cx, "__next__", [], {})
     if isinstance(args[0], ObjectValue):
@@ -50,30 +50,30 @@ def row_next(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(enumerate)
-def row_enumerate(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_enumerate(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterable, start = bind_arguments("enumerate", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
     return EnumerateIterator(iterable.iterate(cx), start)
 
 
 @handles(zip)
-def row_zip(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_zip(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ZipIterator([a.iterate(cx) for a in args], "strict" in kwargs and kwargs["strict"].truth(cx))
 
 
 @handles(map)
-def row_map(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_map(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) < 2:
         raise unsupported("would-raise", "map() must have at least two arguments.")
     return MapIterator(args[0], [a.iterate(cx) for a in args[1:]])
 
 
 @handles(filter)
-def row_filter(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_filter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return FilterIterator(args[0], args[1].iterate(cx))
 
 
 @handles(reversed)
-def row_reversed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_reversed(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     if isinstance(value, IteratorValue):
         raise unsupported("would-raise", "an iterator is not reversible")
@@ -85,7 +85,7 @@ def row_reversed(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 
 @handles(len)
-def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_len(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = bind_arguments("len", ["obj"], args, kwargs, {})
     if type(value) is TensorValue and value.fake.dim():
         return value.method(cx, "__len__", [], {})
@@ -93,14 +93,14 @@ def row_len(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(sorted)
-def row_sorted(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_sorted(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     unordered = isinstance(value, SetValue) and not kwargs and all(isinstance(key, (int, str, bytes)) for key in value.content)
     return ListValue(sort_values(cx, list(value.content.values()) if unordered else value.listed(cx), kwargs))  # type: ignore[attr-defined]
 
 
 @handles(sum)
-def row_sum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_sum(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     values, start = bind_arguments("sum", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
     items = values.elements(cx)
     if all(isinstance(v, ConstantValue) for v in (start, *items)):  # Python 3.12 adds floats with a smaller error than one by one
@@ -111,7 +111,7 @@ def row_sum(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(math.prod)
-def row_prod(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_prod(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     values, start = args[0], kwargs.get("start", ConstantValue(1))
     if len(args) != 1 or set(kwargs) - {"start"}:
         raise unsupported("would-raise", "wrong arguments of math.prod")
@@ -122,7 +122,7 @@ def row_prod(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def extremum(real: Any, name: str) -> None:
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         values = args if len(args) > 1 else args[0].elements(cx)
         symbolic = None if kwargs else symbolic_extreme(cx, real, values)
         if symbolic is not None:
@@ -149,17 +149,17 @@ extremum(min, "lt")
 
 
 @handles(any)
-def row_any(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_any(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(args[0].iterate(cx).meets(cx, True))
 
 
 @handles(all)
-def row_all(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_all(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(not args[0].iterate(cx).meets(cx, False))
 
 
 @handles(functools.reduce)
-def row_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_reduce(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterator = args[1].iterate(cx)
     total = args[2] if len(args) > 2 else iterator.next(cx)
     if total is None:
@@ -170,31 +170,31 @@ def row_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(itertools.chain)
-def row_chain(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_chain(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ChainIterator(args)
 
 
 @handles(itertools.chain.from_iterable)
-def row_chain_from(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_chain_from(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ChainIterator(args[0].elements(cx))
 
 
 @handles(itertools.islice)
-def row_islice(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_islice(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     bounds = [a.constant() for a in args[1:]]
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0] or 0, bounds[1], bounds[2] if len(bounds) > 2 and bounds[2] else 1)
     return IsliceIterator(args[0].iterate(cx), start, stop, step)
 
 
 @handles(itertools.product)
-def row_product(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_product(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
     pools = [a.elements(cx) for a in args] * repeat
     return SequenceIterator(TupleValue([TupleValue(c) for c in itertools.product(*pools)]))
 
 
 @handles(itertools.repeat)
-def row_repeat(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_repeat(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 2:
         raise unsupported("unknown-function", "itertools.repeat without a count")
     return SequenceIterator(TupleValue([args[0]] * args[1].constant()))

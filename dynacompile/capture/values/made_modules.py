@@ -17,8 +17,8 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 FILES = (activation, channelshuffle, distance, dropout, flatten, fold, loss, padding, pixelshuffle, pooling, upsampling)
 WITH_PARAMETERS = (activation.MultiheadAttention, activation.PReLU)
@@ -42,22 +42,22 @@ class MadeModule(ModuleValue):
     def describe(self) -> str:
         return f"a {self.cls.__name__} made by the frame"
 
-    def wrap_own(self, cx: Trace, name: str) -> Value:
+    def wrap_own(self, cx: Context, name: str) -> Value:
         return cx.of(self.real.__dict__[name])
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         raise unsupported("setattr", f"{self.describe()}: {name}")
 
     def children(self) -> list[Value]:
         return [*self.args, *self.kwargs.values()]
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.call_function(self.cls, self.children(), tuple(self.kwargs))
 
 
 def makes(cls: type[torch.nn.Module]) -> None:
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         try:
             real_args, real_kwargs = [a.constant() for a in args], {k: v.constant() for k, v in kwargs.items()}
         except NotConstant as reason:

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.descriptors import LruWrapper
 from dynacompile.capture.values.functions import CallableValue, is_trusted
-from dynacompile.capture.values.rows import BuiltinValue
+from dynacompile.capture.values.row_functions import BuiltinValue
+from dynacompile.capture.values.rows import row_of
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import Presence, hashes_by_identity, identity
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant, Item, Remembered, Source
+from dynacompile.native import core as native_core
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 class MemoizedFunction(CallableValue):
@@ -45,20 +46,20 @@ class MemoizedFunction(CallableValue):
     def identity(self) -> Any:
         return self.real
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.real, name)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name == "__wrapped__":
             return self.wrapped(cx)
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             return cx.of(getattr(self.real, name))
         raise unsupported("unknown-attribute", f"{self.describe()}: {name}")
 
-    def wrapped(self, cx: Trace) -> Value:
+    def wrapped(self, cx: Context) -> Value:
         return cx.wrap(self.real.__wrapped__, Constant(self.real.__wrapped__, f"{self.real.__qualname__}.__wrapped__"))
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         marked = getattr(self.real.__wrapped__, "_dynamo_marked_constant", False)  # by torch.compiler.assume_constant_result
         if marked or is_trusted(self.real.__wrapped__.__module__):
             return self.ask(cx, args, kwargs)
@@ -67,7 +68,7 @@ class MemoizedFunction(CallableValue):
         if cache is None or key is None:
             raise unsupported("unknown-function", f"{self.describe()}, with arguments that a guard can't look up in its cache,")
         bounded = self.real.cache_parameters()["maxsize"] is not None
-        if bounded and not native.core().links_are_known():
+        if bounded and not native_core().links_are_known():
             raise unsupported("unknown-function", f"{self.describe()}, of bounded size, on a Python whose caches have entries of unknown form,")
         place = Constant(cache, f"the cache of {self.real.__qualname__}")
         if cx.fullgraph and key not in cache and not cx.effects:
@@ -76,12 +77,12 @@ class MemoizedFunction(CallableValue):
             cx.guard("DICT_CONTAINS", place, Presence(key, False))
             raise unsupported("unknown-function", f"{self.describe()}, whose cache has no result for this call yet,")
         entry: Source = Item(place, key)
-        real, source = (native.core().link_result(cache[key]), Remembered(entry)) if bounded else (cache[key], entry)
+        real, source = (native_core().link_result(cache[key]), Remembered(entry)) if bounded else (cache[key], entry)
         again = functools.partial(call_again, self.real, tuple(kwargs)) if kwargs else self.real
         cx.effects.defer(again, [*args, *kwargs.values()], cx.frames[0].current.position)
         return cx.wrap(real, source)
 
-    def ask(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def ask(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The result, where it is immutable and the arguments are constants; else the function is followed past its cache."""
         try:
             result = self.run(cx, args, kwargs)
@@ -92,11 +93,11 @@ class MemoizedFunction(CallableValue):
             raise raises(type(reason), str(reason), known=False, by_user=True) from reason
         return cx.of(result) if is_immutable(result) else self.wrapped(cx).call(cx, args, kwargs)
 
-    def run(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Any:
+    def run(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Any:
         with cx.overrides.in_force():
             return self.real(*(known(a) for a in args), **{k: known(v) for k, v in kwargs.items()})
 
-    def key(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Any:
+    def key(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Any:
         """What the cache finds a call by, as functools makes it; None where an argument is not known, or has a hash of its own."""
         try:
             positional, named = [part(cx, a) for a in args], {k: part(cx, v) for k, v in kwargs.items()}
@@ -119,7 +120,7 @@ def call_again(function: Any, names: tuple[str, ...], *args: Any) -> None:
     function(*args[:first], **dict(zip(names, args[first:])))
 
 
-def part(cx: Trace, value: Value) -> Any:
+def part(cx: Context, value: Value) -> Any:
     """An argument as a part of a key."""
     value = cx.force(value)
     if isinstance(value, TupleValue) and value.cls is tuple:
@@ -160,7 +161,7 @@ def is_immutable(real: Any) -> bool:
 
 
 @wraps(LruWrapper)
-def wrap_memoized(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_memoized(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
-    row = cx.handler(real)
+    row = row_of(real)
     return MemoizedFunction(real, source) if row is None else BuiltinValue(real, row, source)

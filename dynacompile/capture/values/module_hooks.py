@@ -19,7 +19,7 @@ from dynacompile.ir.source import Constant, DictAttr, Item, Source, ValueAt
 from dynacompile.ops.module_hooks import Enter, HookedCall, Leave, Start
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
     from dynacompile.capture.values.modules import ModuleValue
 
 
@@ -27,7 +27,7 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return any(module.__dict__[table] or getattr(nn_module, f"_global{table}") for table in HOOK_TABLES)
 
 
-def call_with_hooks(cx: Trace, module: ModuleValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def call_with_hooks(cx: Context, module: ModuleValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Module._call_impl, in its order: of each kind the hooks for all modules come first."""
     own = module.real.__dict__
     backward = BackwardHooks(cx, module)
@@ -55,7 +55,7 @@ def call_with_hooks(cx: Trace, module: ModuleValue, args: list[Value], kwargs: d
         raise
 
 
-def hooks(cx: Trace, module: ModuleValue, table: str) -> Iterator[tuple[int, Value]]:
+def hooks(cx: Context, module: ModuleValue, table: str) -> Iterator[tuple[int, Value]]:
     """The forward hooks of a table, by their number. Modules that are alike have hooks of other numbers: where these say nothing, the module's own are known by
     their places."""
     for key, hook in dict(getattr(nn_module, f"_global{table}")).items():
@@ -76,7 +76,7 @@ def everywhere(table: str) -> Source:
     return Item(Constant(nn_module.__dict__, nn_module.__name__), f"_global{table}")
 
 
-def tables(cx: Trace, module: ModuleValue, table: str) -> Iterator[tuple[Source, dict[int, Any]]]:
+def tables(cx: Context, module: ModuleValue, table: str) -> Iterator[tuple[Source, dict[int, Any]]]:
     """Those of a kind that are not empty, with their keys guarded. That others are empty, their lengths say, which are guarded, too."""
     places = (everywhere(table), DictAttr(module.source, table))
     for source, found in zip(places, (getattr(nn_module, f"_global{table}"), module.real.__dict__[table])):
@@ -88,7 +88,7 @@ def tables(cx: Trace, module: ModuleValue, table: str) -> Iterator[tuple[Source,
 class BackwardHooks:
     """Those of one call. Their Python is the backward pass's to run: the graph has them as they are, so the entry is for that module and these hooks."""
 
-    def __init__(self, cx: Trace, module: ModuleValue):
+    def __init__(self, cx: Context, module: ModuleValue):
         self.cx, self.module = cx, module
         self.token: Value | None = None
         self.call: HookedCall | None = None
@@ -139,7 +139,7 @@ class BackwardHooks:
             self.token = cx.op("call_function", Start(step.call), [found[0]], {})
         none = ConstantValue(None)
         made = cx.op("call_function", step, [self.token, *(v if isinstance(v, TensorValue) else none for v in given)], {})
-        cx.recorder.log.append(None)  # it is this module's alone
+        cx.recorder.mark_unrepeatable()  # it is this module's alone
         return [new if isinstance(old, TensorValue) else old for old, new in zip(given, made.elements(cx))]
 
 
@@ -151,7 +151,7 @@ def dict_of(kwargs: dict[str, Value]) -> DictValue:
     return DictValue.of([(ConstantValue(k), v) for k, v in kwargs.items()])
 
 
-def keywords(cx: Trace, value: Value) -> dict[str, Value]:
+def keywords(cx: Context, value: Value) -> dict[str, Value]:
     if not isinstance(value, DictLike):
         raise unsupported("would-raise", "keyword arguments must be a dict")
     return {str(k): value.at(cx, k) for k in value.keys(cx)}

@@ -27,8 +27,8 @@ from dynacompile.ir.source import Attr, Constant, DictAttr, Registered, Source
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -40,7 +40,7 @@ class Table(DictValue):
         super().__init__(content, cls, DictAttr(owner.source, name))
         self.owner, self.name = owner, name
 
-    def guard_keys(self, cx: Trace) -> None:
+    def guard_keys(self, cx: Context) -> None:
         self.owner.rely_on(cx, **{self.name[1:]: tuple(self.original)})
 
 
@@ -53,12 +53,12 @@ class ModuleValue(ObjectValue):
         self.facts = ModuleFacts(type(real))
         self.past_hooks: set[str] = set()  # names that the program has changed in the __dict__
 
-    def rely_on(self, cx: Trace, **facts: Any) -> None:
+    def rely_on(self, cx: Context, **facts: Any) -> None:
         """The entry is for modules of which these facts hold, too."""
         self.facts = replace(self.facts, **facts)
         cx.widen("MODULE", self.source, self.facts)
 
-    def rely_on_all(self, cx: Trace, facts: ModuleFacts) -> None:
+    def rely_on_all(self, cx: Context, facts: ModuleFacts) -> None:
         """Facts that were read of another module, and hold of this one."""
         own = vars(self.facts)
         read = {name: fact for name, fact in vars(facts).items() if name != "lacks" and fact is not None and fact != own[name]}
@@ -66,7 +66,7 @@ class ModuleValue(ObjectValue):
         if read or lacks:
             self.rely_on(cx, lacks=self.facts.lacks + lacks, **read)
 
-    def rely_on_absence(self, cx: Trace, name: str, *tables: str) -> None:
+    def rely_on_absence(self, cx: Context, name: str, *tables: str) -> None:
         """The module had no such name in any of these tables before the frame; "__dict__": in the instance dict."""
         own = self.real.__dict__
         new = tuple((t, name) for t in tables if (t, name) not in self.facts.lacks and name not in (own if t == "__dict__" else own[t]))
@@ -79,7 +79,7 @@ class ModuleValue(ObjectValue):
     def identity(self) -> Any:
         return self.real
 
-    def lookup(self, cx: Trace, name: str) -> Value | None:
+    def lookup(self, cx: Context, name: str) -> Value | None:
         if name == "__class__" and cx.lookup(self.cls, name) is object.__dict__[name]:
             return self.class_value(cx)
         if name == "__dict__":
@@ -111,7 +111,7 @@ class ModuleValue(ObjectValue):
         """Whether a table has an entry by now."""
         return name in (self.tables[table].content if table in self.tables else self.real.__dict__[table])
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         found = cx.unless_missing(lambda: self.lookup(cx, name)) if self.computes(cx, name) else self.lookup(cx, name)
         if found is not None:
             return found
@@ -120,13 +120,13 @@ class ModuleValue(ObjectValue):
             return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)])
         raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
-    def computes(self, cx: Trace, name: str) -> bool:
+    def computes(self, cx: Context, name: str) -> bool:
         """Whether code of the class decides what an attribute is, and whether there is one: a property, for example."""
         raw = cx.lookup(self.cls, name)
         own = isinstance(raw, property) or isinstance(getattr(type(raw), "__get__", None), types.FunctionType)
         return own or cx.lookup(self.cls, "__getattr__") is not PLAIN_GETATTR
 
-    def wrap_own(self, cx: Trace, name: str) -> Value:
+    def wrap_own(self, cx: Context, name: str) -> Value:
         if name == "training":
             self.rely_on(cx, training=self.real.training)
             return ConstantValue(self.real.training)
@@ -134,41 +134,41 @@ class ModuleValue(ObjectValue):
             return self.table(cx, name)
         return super().wrap_own(cx, name)
 
-    def guard_absent(self, cx: Trace, name: str) -> None:
+    def guard_absent(self, cx: Context, name: str) -> None:
         super().guard_absent(cx, name)
         self.rely_on_absence(cx, name, *TABLES)
 
-    def put_own(self, cx: Trace, name: str, value: Value) -> None:
+    def put_own(self, cx: Context, name: str, value: Value) -> None:
         """Past nn.Module.__setattr__, which would register a module or a parameter."""
         if name in TABLES or name == "training":
             raise unsupported("mutation", f"{self.describe()}.__dict__[{name!r}]")
         self.past_hooks.add(name)
         self.store(cx, name, value)
 
-    def drop_own(self, cx: Trace, name: str) -> None:
+    def drop_own(self, cx: Context, name: str) -> None:
         if name in TABLES or name == "training":
             raise unsupported("mutation", f"{self.describe()}.__dict__, from which {name!r} is removed,")
         self.past_hooks.add(name)
         self.remove(cx, name)
 
-    def set_plain(self, cx: Trace, name: str, value: Value) -> None:
+    def set_plain(self, cx: Context, name: str, value: Value) -> None:
         if is_data_descriptor(cx.lookup(self.cls, name)):
             super().set_plain(cx, name, value)
         else:
             self.put_own(cx, name, value)
 
-    def del_plain(self, cx: Trace, name: str) -> None:
+    def del_plain(self, cx: Context, name: str) -> None:
         if self.namespace.find(cx, ConstantValue(name)) is None:  # type: ignore[attr-defined]
             raise self.missing(name)
         self.drop_own(cx, name)
 
-    def replace_namespace(self, cx: Trace, value: Value) -> None:
+    def replace_namespace(self, cx: Context, value: Value) -> None:
         raise unsupported("setattr", f"{self.describe()}.__dict__ = ...")
 
     def stores_plainly(self, name: str) -> bool:
         return name not in self.past_hooks and super().stores_plainly(name)
 
-    def table(self, cx: Trace, name: str) -> Table:
+    def table(self, cx: Context, name: str) -> Table:
         """_parameters, _buffers or _modules as a dict."""
         if name not in self.tables:
             real = self.real.__dict__[name]
@@ -178,7 +178,7 @@ class ModuleValue(ObjectValue):
             self.tables[name] = Table(self, name, content, type(real))
         return self.tables[name]
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         if name in self.stored:
             return self.stored[name] is not DELETED
         if name in TABLES:
@@ -197,14 +197,14 @@ class ModuleValue(ObjectValue):
         self.guard_absent(cx, name)
         return False
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         custom = cx.lookup(self.cls, "__setattr__")
         if custom is PLAIN_SETATTR:
             self.set_as_module(cx, name, value)
         else:
             cx.call_real(custom, class_source(self.cls, "__setattr__"), [self, ConstantValue(name), value])
 
-    def set_as_module(self, cx: Trace, name: str, value: Value) -> None:
+    def set_as_module(self, cx: Context, name: str, value: Value) -> None:
         """nn.Module.__setattr__."""
         if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or self.holds("_parameters", name) or self.holds("_modules", name):
             raise unsupported("setattr", f"{self.describe()}.{name}: a parameter or module is registered")
@@ -222,18 +222,18 @@ class ModuleValue(ObjectValue):
         self.rely_on_absence(cx, name, "_buffers")
         self.store(cx, name, value)
 
-    def del_attr(self, cx: Trace, name: str) -> None:
+    def del_attr(self, cx: Context, name: str) -> None:
         raise unsupported("setattr", f"del {self.describe()}.{name}")
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__reversed__" and cx.lookup(self.cls, name) is MISSING and cx.lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
             return SequenceIterator(TupleValue(self.elements(cx)[::-1]))
         return super().method(cx, name, args, kwargs)
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.follow(cx, args, kwargs) if cx.repeats is None else cx.repeats.call(self, args, kwargs)
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return cx.call_module(self, args, kwargs)
 
-    def follow(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def follow(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The call, by the code of the module."""
         for name, plain in (("__call__", PLAIN_CALL), ("_call_impl", PLAIN_IMPL)):
             custom = cx.lookup(self.cls, name)
@@ -249,13 +249,13 @@ class ModuleValue(ObjectValue):
             return call_with_hooks(cx, self, args, kwargs)
         return self.get_attr(cx, "forward").call(cx, args, kwargs)
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         if isinstance(key, SliceValue) and cx.lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
             return ModuleSlice(self, key, self.elements(cx)[key.constant()])
         result = self.special(cx, "__getitem__", [key])
         return super().get_item(cx, key) if result is None else result
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         if cx.lookup(self.cls, "__iter__") in PLAIN_ITERATION:
             modules = self.table(cx, "_modules")
             return SequenceIterator(TupleValue([modules.at(cx, k) for k in modules.keys(cx)]))
@@ -275,16 +275,16 @@ class ModuleSlice(TupleValue):
     def fields(self) -> tuple[str, ...]:
         return ()
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         return SequenceIterator(TupleValue(self.items))
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         found = super().get_item(cx, key)
         if isinstance(key, SliceValue):
             raise unsupported("unknown-operation", f"a slice of a slice of {self.owner.describe()}")
         return found
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if cx.lookup(self.cls, "forward") is not PLAIN_SEQUENCE or len(args) != 1 or kwargs:
             raise unsupported("unknown-function", self.describe())
         (value,) = args
@@ -295,7 +295,7 @@ class ModuleSlice(TupleValue):
     def children(self) -> Sequence[Value]:
         return (self.owner, self.key)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.value(self.owner)
         out.value(self.key)
         out.emit("BINARY_SUBSCR")
@@ -309,7 +309,7 @@ PLAIN_SUBSCRIPTS = (torch.nn.Sequential.__getitem__, torch.nn.ModuleList.__getit
 PLAIN_ITERATION = (torch.nn.Sequential.__iter__, torch.nn.ModuleList.__iter__)
 
 
-def wrap_module(cx: Trace, real: torch.nn.Module, source: Source) -> Value:
+def wrap_module(cx: Context, real: torch.nn.Module, source: Source) -> Value:
     if "_parameters" not in real.__dict__ or isinstance(real, LazyModuleMixin):
         raise unsupported("unknown-object", f"{source.text()}, a module that is not initialised")
     if isinstance(type(real).__getattribute__, types.FunctionType):
@@ -320,7 +320,7 @@ def wrap_module(cx: Trace, real: torch.nn.Module, source: Source) -> Value:
 
 
 @handles(PLAIN_SETATTR)
-def row_setattr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_setattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """As classes with a __setattr__ of their own call it; for modules that the frame makes, its own code is followed."""
     owner = cx.force(args[0]) if args else None
     if not isinstance(owner, ModuleValue) or len(args) != 3 or kwargs:

@@ -17,7 +17,7 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.values.tensor_scalars import double_tensor
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 ARITHMETIC = frozenset(("add", "sub", "mul", "truediv", "pow", "neg"))
 
@@ -29,7 +29,7 @@ def as_number(value: Value) -> Value:
     return value
 
 
-def number_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def number_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """operator.name(*args) of tensors that stand for Python floats, and of numbers, rounded as Python does; None for all others.
 
     torch divides a number by a tensor by way of the reciprocal, and has square roots for some powers.
@@ -46,7 +46,7 @@ def number_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None
     return as_number(cx.op("call_function", getattr(operator, name), operands, {}))
 
 
-def number_and_tensor(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def number_and_tensor(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """Of a tensor of one number, such as a rate, and a Python float: the tensor says how many digits the result has."""
     tensors = [a for a in args if isinstance(a, TensorValue) and not a.is_number]
     if name not in ARITHMETIC or len(tensors) != 1 or tensors[0].fake.dim() or not tensors[0].fake.is_floating_point():
@@ -55,7 +55,7 @@ def number_and_tensor(cx: Trace, name: str, args: Sequence[Value]) -> Value | No
     return cx.op("call_function", getattr(operator, name), operands, {}) if all(isinstance(a, TensorValue) or is_real_number(a) for a in args) else None
 
 
-def extreme_number(cx: Trace, name: str, values: Sequence[Value]) -> Value | None:
+def extreme_number(cx: Context, name: str, values: Sequence[Value]) -> Value | None:
     """max (name: "gt") or min ("lt") of numbers some of which are tensors; None for all others. Python goes on with the first where one is NaN.
     A rate that is a tensor of one number is compared with such numbers as one of them."""
     if not any(map(is_number_tensor, values)) or not all(is_real_number(v) or is_rate(v) for v in values):
@@ -67,11 +67,11 @@ def extreme_number(cx: Trace, name: str, values: Sequence[Value]) -> Value | Non
     return best
 
 
-def selected(cx: Trace, condition: Value, chosen: Value, other: Value) -> Value:
+def selected(cx: Context, condition: Value, chosen: Value, other: Value) -> Value:
     return as_number(cx.op("call_function", torch.where, [condition, as_double(cx, chosen), as_double(cx, other)], {}))
 
 
-def as_double(cx: Trace, value: Value) -> Value:
+def as_double(cx: Context, value: Value) -> Value:
     return value if isinstance(value, TensorValue) else double_tensor(cx, value)
 
 

@@ -12,18 +12,14 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue, RefusedValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 NUMBERS = (np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 KNOWN = (*NUMBERS, np.bool_)
@@ -51,12 +47,12 @@ class NumpyNumber(ConstantValue):
             raise NotConstant(type(self.value).__name__)
         return self.value.item(), self.value
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("real", "imag"):
             return computed(cx, getattr, [self, ConstantValue(name)], {})
         return super().get_attr(cx, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not hasattr(self.value, name):
             raise raises(AttributeError, f"'numpy.{type(self.value).__name__}' object has no attribute {name!r}")
         return computed(cx, getattr(self.value, name), args, kwargs)
@@ -68,7 +64,7 @@ def number_of(real: np.generic) -> Value:
     return NumpyNumber(real)
 
 
-def computed(cx: Trace, function: Callable, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
+def computed(cx: Context, function: Callable, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
     """function(*args, **kwargs) where all that it reads is known; a warning of NumPy's is left to Python to give."""
     name = f"numpy.{function.__name__}"
     if {"out", "where"} & set(kwargs):
@@ -87,7 +83,7 @@ def computed(cx: Trace, function: Callable, args: Sequence[Value], kwargs: dict[
     return cx.of(result)
 
 
-def plain(cx: Trace, value: Value) -> Any:
+def plain(cx: Context, value: Value) -> Any:
     """The object that a value stands for, lists and tuples of constants included. Raises NotConstant."""
     if isinstance(value, TensorValue):
         raise NotConstant("tensor")
@@ -96,37 +92,7 @@ def plain(cx: Trace, value: Value) -> Any:
     return value.constant()
 
 
-class NumpyFunction(CallableValue):
-    """A function of NumPy's without side effects."""
-
-    def __init__(self, real: Any, source: Source):
-        self.real, self.source = real, source
-
-    def describe(self) -> str:
-        return f"numpy.{self.real.__name__}"
-
-    def pytype(self) -> type:
-        return type(self.real)
-
-    def identity(self) -> Any:
-        return self.real
-
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if {"out", "where"} & set(kwargs):
-            raise unsupported("unknown-function", f"{self.describe()} with out= or where=")
-        return cx.call_numpy(self.real, args, kwargs)
-
-    def rebuild(self, out: Builder) -> None:
-        out.const(self.real)
-
-
-@wraps(np.ufunc)
-def wrap_ufunc(cx: Trace, real: np.ufunc, source: Source) -> Value:
-    cx.guard("ID", source, identity(real))
-    return NumpyFunction(real, source)
-
-
-def inferred_dtype(cx: Trace, value: Value) -> torch.dtype | None:
+def inferred_dtype(cx: Context, value: Value) -> torch.dtype | None:
     """The type that `torch.tensor(value)` takes from NumPy's numbers; None where there are none."""
     if not holds_numbers(value):
         return None
@@ -140,15 +106,6 @@ def holds_numbers(value: Value) -> bool:
 PURE = {id(getattr(np, name)): getattr(np, name) for name in FUNCTIONS} | {  # by identity: what hashes is up to NumPy
     id(f): f for name in ("norm", "det", "inv", "solve", "eigvalsh") for f in (getattr(np.linalg, name),)
 }
-DISPATCHED = type(np.prod)
-
-
-@wraps(DISPATCHED)
-def wrap_dispatched(cx: Trace, real: Any, source: Source) -> Value:
-    cx.guard("ID", source, identity(real))
-    if is_pure(real):
-        return NumpyFunction(real, source)
-    return RefusedValue(real, "unknown-function", source, f"numpy.{real.__name__}")
 
 
 def is_pure(real: Any) -> bool:
@@ -160,7 +117,7 @@ def number_class(cls: type) -> None:
     """`np.float32(2)`."""
 
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return computed(cx, cls, args, kwargs)
 
 

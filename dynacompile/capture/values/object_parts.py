@@ -12,10 +12,10 @@ from dynacompile.capture.values.namespaces import NamespaceValue
 from dynacompile.ir.guard_facts import Presence
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
     from dynacompile.capture.values.functions import FunctionValue
     from dynacompile.capture.values.objects import ObjectValue
+    from dynacompile.capture.writing import Writer
 
 DELETED = object()  # an attribute that the frame deleted
 
@@ -29,16 +29,16 @@ class ObjectIterator(IteratorValue):
     def pytype(self) -> type:
         return self.owner.cls
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         return cx.unless_missing(lambda: self.owner.method(cx, "__next__", [], {}), StopIteration)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return self.owner.get_attr(cx, name)
 
     def children(self) -> Sequence[Value]:
         return (self.owner,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.value(self.owner)
 
 
@@ -51,15 +51,15 @@ class ItemIterator(IteratorValue):
     def pytype(self) -> type:
         return type(iter(type("Sequence", (), {"__getitem__": None})()))
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         self.index += 1
         return cx.unless_missing(lambda: self.owner.method(cx, "__getitem__", [ConstantValue(self.index - 1)], {}), IndexError)
 
-    def listed(self, cx: Trace) -> list[Value]:
+    def listed(self, cx: Context) -> list[Value]:
         self.foretell(cx)
         return self.elements(cx)
 
-    def foretell(self, cx: Trace) -> None:
+    def foretell(self, cx: Context) -> None:
         self.owner.told_length(cx, "__len__")
 
 
@@ -72,13 +72,13 @@ class InstanceDict(NamespaceValue):
     def describe(self) -> str:
         return f"{self.owner.describe()}.__dict__"
 
-    def find_name(self, cx: Trace, name: str) -> Value | None:
+    def find_name(self, cx: Context, name: str) -> Value | None:
         found = self.owner.own_attribute(cx, name)
         if found is None and self.owner.source is not None and name not in self.owner.stored:
             cx.guard("DICT_CONTAINS", self.owner.dict_source(), Presence(name, False))
         return found
 
-    def names(self, cx: Trace) -> list[str]:
+    def names(self, cx: Context) -> list[str]:
         owner = self.owner
         if owner.source is not None:
             cx.guard("DICT_KEYS", owner.dict_source(), tuple(owner.own_dict()))
@@ -86,16 +86,16 @@ class InstanceDict(NamespaceValue):
         names = [n for n in dict.fromkeys((*stays, *owner.stored)) if owner.stored.get(n) is not DELETED]
         return [n for n in names if not owner.is_elsewhere(cx, n)]
 
-    def put(self, cx: Trace, name: str, value: Value) -> None:
+    def put(self, cx: Context, name: str, value: Value) -> None:
         self.owner.put_own(cx, name, value)
 
-    def drop(self, cx: Trace, name: str) -> None:
+    def drop(self, cx: Context, name: str) -> None:
         self.owner.drop_own(cx, name)
 
     def children(self) -> Sequence[Value]:
         return (self.owner,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.value(self.owner)
         out.load_attr("__dict__")
 

@@ -17,7 +17,7 @@ from dynacompile.ir.source import Constant
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
@@ -31,12 +31,12 @@ def zero_grad(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
 
 
 @handles(torch.optim.Optimizer.zero_grad, one_operation=True)
-def call_zero_grad(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def call_zero_grad(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.call_real(zero_grad, Constant(zero_grad, "zero_grad"), args, kwargs)
 
 
 @handles(of_torch.optimizer_get_value, one_operation=True)
-def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def value_of_step(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A count of steps as a tensor that stands for eager's number."""
     (value,) = args
     if not isinstance(value, TensorValue) or not value.sample.is_floating_point() or value.sample.dim():
@@ -45,7 +45,7 @@ def value_of_step(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 
 @handles(of_torch.optimizer_stack_if_compiling, one_operation=True)
-def numbers_of_steps(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def numbers_of_steps(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The list itself, as in eager, where each of its numbers scales the tensor at its place: joined to one tensor, they would connect all parameters."""
     (numbers,) = args
     return numbers
@@ -61,7 +61,7 @@ def order_of_groups(keys: list[tuple[torch.device, torch.dtype]]) -> list[tuple[
 
 @handles(of_torch.optimizer_group_tensors)  # which groups nothing while a program is compiled
 @handles(of_torch.foreach_group_tensors, one_operation=True)
-def group_tensors(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def group_tensors(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Lists of tensors, split by the device and dtype of those of the first list; what clipping and foreach steps loop over."""
     nested, indexed = bind_arguments("group_tensors", ["tensorlistlist", "with_indices"], args, kwargs, {"with_indices": ConstantValue(False)})
     columns = [column.elements(cx) for column in nested.elements(cx)]

@@ -12,12 +12,12 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 def polyfill(real: Any, function: Callable[..., Any]) -> None:
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         for value in args[:1]:
             if isinstance(value, TensorValue):
                 raise unsupported("to-python", f"{real.__name__} of {value.describe()}")

@@ -8,7 +8,7 @@ import torch
 import torch.profiler
 
 from dynacompile.capture.breaks import NotConstant, unsupported
-from dynacompile.capture.random_state import MadeValue
+from dynacompile.capture.random_state import MadeValue, RandomState
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
@@ -17,8 +17,8 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.markers import disable
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 PROFILERS = (torch.profiler.profile, torch.autograd.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.autograd.profiler.emit_itt)
 
@@ -34,21 +34,21 @@ class ProfilerContext(ContextValue):
     def pytype(self) -> type:
         return self.cls
 
-    def enter(self, cx: Trace) -> Value:
+    def enter(self, cx: Context) -> Value:
         if self.is_entered:
             raise unsupported("context-manager", f"{self.cls.__name__}, entered again,")
         self.is_entered = True
-        cx.effects.random.hoist(cx, BEGIN, [self.made])
+        cx.state(RandomState).hoist(cx, BEGIN, [self.made])
         return self
 
-    def exit(self, cx: Trace) -> None:
+    def exit(self, cx: Context) -> None:
         self.is_entered = False
         cx.effects.defer(END, [self.made], cx.frames[0].current.position)
 
     def is_open(self) -> bool:
         return False
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.is_entered:
             raise unsupported("rebuild", f"a {self.cls.__name__} that is entered")
         out.value(self.made)
@@ -71,13 +71,13 @@ BEGIN, END, MAKE = (disable(f, reason="a profiler") for f in (begin, end, make))
 
 def profiler(cls: type) -> None:
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         try:
             given, named = tuple(plain(a) for a in args), {name: plain(v) for name, v in kwargs.items()}
         except NotConstant as reason:
             raise unsupported("unknown-function", f"{cls.__name__} of a {reason}") from reason
         context = ProfilerContext(cls)
-        cx.effects.random.hoist(cx, MAKE, [ConstantValue(cls), ConstantValue(given), ConstantValue(named)], (), context.made)
+        cx.state(RandomState).hoist(cx, MAKE, [ConstantValue(cls), ConstantValue(given), ConstantValue(named)], (), context.made)
         return context
 
 

@@ -14,7 +14,7 @@ from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.rows import Row
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 ASKS = frozenset("is has have are can get current enabled available supported initialized built peek".split())
@@ -35,7 +35,7 @@ def is_question(real: Any, code: str) -> bool:
 def question_row(real: Any, code: str) -> Row:
     """code: of the break where an argument is not known, or the answer is an object."""
 
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         try:
             read = functools.partial(real, *(a.constant() for a in args), **{k: v.constant() for k, v in kwargs.items()})
         except NotConstant as reason:

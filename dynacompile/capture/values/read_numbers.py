@@ -17,12 +17,12 @@ from dynacompile.capture.operator_names import COMPARISONS, INPLACE
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.tensor import METHODS, READERS, TensorValue
+from dynacompile.capture.values.tensor import METHODS, READERS, TensorValue, decided
 from dynacompile.ops.python_numbers import NAMES, PYTHON_NUMBER, call_text
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 EXACT = frozenset({"add", "sub", "mul", "neg", "abs", "pos"})  # of float64 tensors as of Python's floats
 WITH_TENSORS = frozenset({"add", "sub", "mul", "truediv"})
@@ -48,14 +48,14 @@ class ReadNumber(Value):
 
     identity = constant
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         condition = self.asked(cx)
-        answer = cx.assumes(condition) or cx.decided(condition)
+        answer = decided(cx, condition)
         if answer is None:
             raise unsupported("data-dependent-branch", self.describe())
         return answer
 
-    def asked(self, cx: Trace) -> TensorValue:
+    def asked(self, cx: Context) -> TensorValue:
         """Whether it is true, as a tensor."""
         if self.cls is bool:
             return self.tensor
@@ -63,15 +63,15 @@ class ReadNumber(Value):
         assert isinstance(found, TensorValue)
         return found
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name == "real":
             return self
         return Method(self, name) if callable(getattr(self.cls, name, None)) else super().get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.cls, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("to-python", f"{name}() of {self.describe()}")
 
     def argument(self) -> tuple[Any, Any]:
@@ -84,13 +84,13 @@ class ReadNumber(Value):
     def children(self) -> Sequence[Value]:
         return (self.shown(),)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.value(self.shown())
         out.load_method("item")
         out.call(0)
 
 
-def read_number(cx: Trace, tensor: TensorValue, cls: type | None = None) -> Value | None:
+def read_number(cx: Context, tensor: TensorValue, cls: type | None = None) -> Value | None:
     """The number of a tensor, as `cls` or as item() gives it; None where it is no float, int or bool."""
     dtype = tensor.fake.dtype
     kind = float if dtype.is_floating_point else bool if dtype is torch.bool else int
@@ -109,7 +109,7 @@ def read_number(cx: Trace, tensor: TensorValue, cls: type | None = None) -> Valu
     return ReadNumber(kept, kind, while_unwritten(cx, tensor))
 
 
-def while_unwritten(cx: Trace, tensor: TensorValue) -> Callable[[], TensorValue | None]:
+def while_unwritten(cx: Context, tensor: TensorValue) -> Callable[[], TensorValue | None]:
     """Gives an input until the frame writes it: a number that is read from it alone needs no graph."""
     version, fake = cx.recorder.version, tensor.fake
     before = version(fake)
@@ -117,7 +117,7 @@ def while_unwritten(cx: Trace, tensor: TensorValue) -> Callable[[], TensorValue 
     return lambda: tensor if version(fake) == before else None
 
 
-def read_list(cx: Trace, tensor: TensorValue) -> Value | None:
+def read_list(cx: Context, tensor: TensorValue) -> Value | None:
     """tensor.tolist(), of a tensor of few elements."""
     sizes = tuple(tensor.fake.shape)
     if not sizes:
@@ -136,7 +136,7 @@ def is_float(value: Value) -> bool:
     return value.pytype() is float and is_number(value)
 
 
-def read_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def read_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """operator.name(*args), of which one is such a number; None where Python has to compute it."""
     if any(isinstance(a, TensorValue) for a in args):
         return into_tensor(cx, name, args) if name in INPLACE and isinstance(args[0], TensorValue) else with_tensor(cx, INPLACE.get(name, name), args)
@@ -154,7 +154,7 @@ def read_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
     return computed(cx, getattr(operator, name), args)
 
 
-def computed(cx: Trace, function: Callable, args: Sequence[Value]) -> Value | None:
+def computed(cx: Context, function: Callable, args: Sequence[Value]) -> Value | None:
     """function(*args) by Python, while the graph runs; None for functions that give no float of floats. It may raise: nothing that others see has changed."""
     name = NAMES.get(function)
     known = name in ("round", "max", "min")
@@ -169,7 +169,7 @@ def computed(cx: Trace, function: Callable, args: Sequence[Value]) -> Value | No
     return made(cx.op("call_function", PYTHON_NUMBER, [numbers, ConstantValue(text)], {}), float)
 
 
-def converted(cx: Trace, number: ReadNumber, cls: type) -> Value | None:
+def converted(cx: Context, number: ReadNumber, cls: type) -> Value | None:
     """int(number) or float(number); None where that rounds, or may raise."""
     if number.cls is cls:
         return number
@@ -178,14 +178,14 @@ def converted(cx: Trace, number: ReadNumber, cls: type) -> Value | None:
     return made(cast(cx, number.tensor, torch.int64), int) if number.cls is bool else None
 
 
-def compared(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def compared(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """Python compares ints with floats exactly, tensors do not."""
     if len({is_float(a) for a in args}) > 1 and any(isinstance(a, ReadNumber) and not is_float(a) for a in args):
         return None
     return made(cx.op("call_function", getattr(operator, name), [operand(a) for a in args], {}), bool)
 
 
-def with_tensor(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def with_tensor(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """A tensor and a number: of a number torch takes the value alone, and rounds it to the type that it computes in."""
     if name not in WITH_TENSORS and name not in COMPARISONS or len(args) != 2:
         return None
@@ -204,7 +204,7 @@ def with_tensor(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
     return found if wide is result or name in COMPARISONS else cast(cx, found, result)
 
 
-def into_tensor(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def into_tensor(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """tensor += number"""
     tensor, number = args
     assert isinstance(tensor, TensorValue)
@@ -216,7 +216,7 @@ def into_tensor(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
     return cx.op("call_function", getattr(operator, name), [tensor, cast(cx, number.tensor, tensor.fake.dtype)], {})  # type: ignore[attr-defined]
 
 
-def cast(cx: Trace, value: Value, dtype: torch.dtype) -> Value:
+def cast(cx: Context, value: Value, dtype: torch.dtype) -> Value:
     return cx.op("call_method", "to", [value, ConstantValue(dtype)], {})
 
 
@@ -234,12 +234,12 @@ def made(result: Value, cls: type) -> Value:
     return ReadNumber(result, cls)
 
 
-def whether(cx: Trace, condition: Value) -> Value:
+def whether(cx: Context, condition: Value) -> Value:
     """What item() of a tensor of one bool gives."""
     return condition.method(cx, "item", [], {})
 
 
-def equal(cx: Trace, left: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def equal(cx: Context, left: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """torch.equal"""
     (right,) = args
     if not isinstance(right, TensorValue) or left.fake.dtype != right.fake.dtype or left.fake.device != right.fake.device:
@@ -249,12 +249,12 @@ def equal(cx: Trace, left: TensorValue, args: list[Value], kwargs: dict[str, Val
     return whether(cx, cx.op("call_method", "all", [cx.op("call_function", operator.eq, [left, right], {})], {}))
 
 
-def allclose(cx: Trace, left: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def allclose(cx: Context, left: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """torch.allclose"""
     return whether(cx, cx.op("call_method", "all", [cx.op("call_function", torch.isclose, [left, *args], kwargs)], {}))
 
 
-def is_nonzero(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def is_nonzero(cx: Context, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     number = value.method(cx, "item", [], {})
     return cx.operator("ne", [number, ConstantValue(0)])
 

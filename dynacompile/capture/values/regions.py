@@ -19,13 +19,13 @@ from dynacompile.ops.regions import results_like, storage
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
 class Region(Body):
     """One function of an operator over graphs."""
 
-    def __init__(self, cx: Trace, name: str, function: Value, args: Sequence[Value]):
+    def __init__(self, cx: Context, name: str, function: Value, args: Sequence[Value]):
         super().__init__(cx, name)
         if any(not isinstance(body, Region) for body in cx.bodies):
             raise unsupported("sub-graph", f"{name} inside of a transform of torch.func")
@@ -90,7 +90,7 @@ def same_tensors(name: str, first: Sequence[torch.Tensor], second: Sequence[torc
 
 
 def record(
-    cx: Trace, target: Any, bodies: dict[str, Region], operands: list[TensorValue], examples: Sequence[torch.Tensor], arguments: Callable[..., tuple]
+    cx: Context, target: Any, bodies: dict[str, Region], operands: list[TensorValue], examples: Sequence[torch.Tensor], arguments: Callable[..., tuple]
 ) -> list[Value]:
     """The call of the operator. arguments: its arguments, of the nodes of the graphs and of what they read around them."""
     outer = list(dict.fromkeys(node for body in bodies.values() for node in body.reads(body.outputs)))
@@ -110,7 +110,7 @@ def refill(result: Value, made: Sequence[Value]) -> Value:
     return mapped(result, lambda _: next(items))
 
 
-def cond(cx: Trace, predicate: TensorValue, if_true: Value, if_false: Value, operands: list[Value]) -> Value:
+def cond(cx: Context, predicate: TensorValue, if_true: Value, if_false: Value, operands: list[Value]) -> Value:
     if predicate.fake.dtype is not torch.bool or predicate.fake.numel() != 1:
         raise unsupported("would-raise", f"torch.cond({predicate.describe()}, ...)")
     yes, no = (Region(cx, "torch.cond", function, operands) for function in (if_true, if_false))
@@ -125,7 +125,7 @@ def cond(cx: Trace, predicate: TensorValue, if_true: Value, if_false: Value, ope
     return refill(yes.result, made)
 
 
-def while_loop(cx: Trace, condition: Value, function: Value, carried: list[Value]) -> Value:
+def while_loop(cx: Context, condition: Value, function: Value, carried: list[Value]) -> Value:
     test, body = (Region(cx, "torch.while_loop", f, carried) for f in (condition, function))
     only_tensors(body, body.result)
     given = leaves(TupleValue(carried))
@@ -139,7 +139,7 @@ def while_loop(cx: Trace, condition: Value, function: Value, carried: list[Value
     return refill(body.result, made)
 
 
-def rows_of(cx: Trace, name: str, xs: Value, dim: int, reverse: bool) -> Value:
+def rows_of(cx: Context, name: str, xs: Value, dim: int, reverse: bool) -> Value:
     """The tensors with the dimension that is looped over in front."""
     tensors = leaves(xs)
     if not tensors or not all(-t.fake.dim() <= dim < t.fake.dim() for t in tensors) or len({t.fake.shape[dim] for t in tensors}) != 1:
@@ -154,7 +154,7 @@ def rows_of(cx: Trace, name: str, xs: Value, dim: int, reverse: bool) -> Value:
     return mapped(xs, first)  # type: ignore[arg-type]
 
 
-def scan(cx: Trace, combine: Value, init: Value, xs: Value, dim: int, reverse: bool) -> Value:
+def scan(cx: Context, combine: Value, init: Value, xs: Value, dim: int, reverse: bool) -> Value:
     dim = dim + leaves(xs)[0].fake.dim() if dim < 0 and leaves(xs) else dim
     xs = rows_of(cx, "scan", xs, dim, reverse)
     carry, rows = leaves(init), leaves(xs)
@@ -176,7 +176,7 @@ MOVES_BACK = any(isinstance(c, CodeType) and {"movedim", "ndim"} <= {*c.co_names
 """Whether torch's scan gives its rows along the dimension that it went over: 2.11's has them in front."""
 
 
-def in_place_of(cx: Trace, rows: Value, dim: int, reverse: bool) -> Value:
+def in_place_of(cx: Context, rows: Value, dim: int, reverse: bool) -> Value:
     """Stacked results, in the order and along the dimension that was looped over."""
     if reverse:
         rows = cx.op("call_function", torch.flip, [rows, cx.tuple_of([ConstantValue(0)])], {})
@@ -185,7 +185,7 @@ def in_place_of(cx: Trace, rows: Value, dim: int, reverse: bool) -> Value:
     return rows
 
 
-def map_rows(cx: Trace, function: Value, xs: Value, extra: list[Value]) -> Value:
+def map_rows(cx: Context, function: Value, xs: Value, extra: list[Value]) -> Value:
     xs = rows_of(cx, "map", xs, 0, False)
     rows = leaves(xs)
     body = Region(cx, "map", function, [row_example(cx, xs), *extra])
@@ -197,7 +197,7 @@ def map_rows(cx: Trace, function: Value, xs: Value, extra: list[Value]) -> Value
     return refill(body.result, made)
 
 
-def row_example(cx: Trace, xs: Value) -> Value:
+def row_example(cx: Context, xs: Value) -> Value:
     """One row of each tensor, as a value that no graph has."""
 
     def row(tensor: TensorValue) -> Value:
@@ -207,6 +207,6 @@ def row_example(cx: Trace, xs: Value) -> Value:
     return mapped(xs, row)
 
 
-def stacks(cx: Trace, steps: int, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def stacks(cx: Context, steps: int, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     with cx.recorder.mode:
         return [row.new_empty((steps, *row.shape)) for row in rows]

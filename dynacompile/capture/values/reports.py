@@ -26,8 +26,8 @@ from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -42,7 +42,7 @@ QUESTIONS = ("isEnabledFor", "getEffectiveLevel", "hasHandlers")
 FACTS = ("level", "disabled", "propagate")
 
 
-def snapshot(cx: Trace, value: Value) -> Value:
+def snapshot(cx: Context, value: Value) -> Value:
     """The value as it is now, whatever happens to it later."""
     if isinstance(value, (ConstantValue, ReadNumber)) or value.pytype() is type:
         return value
@@ -61,13 +61,13 @@ def snapshot(cx: Trace, value: Value) -> Value:
     raise unsupported("logging", f"{value.describe()} in a message, which")
 
 
-def replayed(cx: Trace, function: Any, args: list[Value]) -> Value:
+def replayed(cx: Context, function: Any, args: list[Value]) -> Value:
     """Notes a call for after the graph."""
     cx.effects.defer(function, [snapshot(cx, a) for a in args], cx.frames[0].current.position)
     return ConstantValue(None)
 
 
-def require(cx: Trace, name: str) -> None:
+def require(cx: Context, name: str) -> None:
     if not cx.replays_reports:
         raise unsupported("logging", name)
 
@@ -87,13 +87,13 @@ class LoggerValue(Value):
     def identity(self) -> Any:
         return self.real
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.real, name)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         raw = cx.lookup(type(self.real), name)
         own = isinstance(raw, types.FunctionType) and raw.__module__ == "logging"
         if name == "name":
@@ -117,11 +117,11 @@ class LoggerMethod(CallableValue):
     def children(self) -> Sequence[Value]:
         return (self.owner,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.value(self.owner)
         out.load_attr(self.name)
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         require(cx, self.describe())
         real, name = self.owner.real, self.name
         if name in QUESTIONS:
@@ -155,13 +155,13 @@ class Emit:
             self.logger.handle(self.logger.makeRecord(self.logger.name, level, *place[:2], message, args, None, place[2], extra))
 
 
-def wrap_logger(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_logger(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return LoggerValue(real, source)
 
 
 @handles(warnings.warn)
-def row_warn(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_warn(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     require(cx, "warnings.warn()")
     defaults: dict[str, Value | None] = {"category": ConstantValue(None), "stacklevel": ConstantValue(1), "source": ConstantValue(None)}
     if "skip_file_prefixes" in kwargs:

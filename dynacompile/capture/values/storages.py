@@ -20,8 +20,8 @@ from dynacompile.ir.guard_facts import ShapeFacts
 from dynacompile.ir.source import Applied, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 ASKED = frozenset({"data_ptr", "nbytes", "size", "__len__", "element_size"})
 
@@ -41,7 +41,7 @@ class StorageValue(Value):
     def identity(self) -> Any:
         raise unsupported("tensor-attribute", f"{self.describe()} as a key, or compared by identity,")
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         origin = origin_of(cx, self.owner)
         if origin is None:
             return int(self.owner.fake.untyped_storage().nbytes())
@@ -49,17 +49,17 @@ class StorageValue(Value):
         cx.guard("EQUALS", Applied(storage_source(origin), torch.UntypedStorage.nbytes, ".nbytes()"), nbytes)
         return nbytes
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return self.length(cx) > 0
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name == "device":
             return ConstantValue(self.owner.fake.device)
         if name in ("is_cuda", "is_cpu"):
             return ConstantValue(self.owner.fake.device.type == name.removeprefix("is_"))
         return Method(self, name) if name in ASKED else super().get_attr(cx, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name not in ASKED or args or kwargs:
             raise unsupported("tensor-attribute", f"{self.describe()}.{name}()")
         if name == "data_ptr":
@@ -69,7 +69,7 @@ class StorageValue(Value):
     def children(self) -> Sequence[Value]:
         return (self.owner,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.value(self.owner)
         out.load_method("untyped_storage")
         out.call(0)
@@ -92,10 +92,10 @@ class AddressValue(Value):
     def identity(self) -> Any:
         raise unsupported("tensor-attribute", f"{self.describe()} as a key")
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def equals(self, cx: Trace, other: Value) -> bool:
+    def equals(self, cx: Context, other: Value) -> bool:
         if isinstance(other, ConstantValue) and other.value == 0:
             return False
         if not isinstance(other, AddressValue):
@@ -104,11 +104,11 @@ class AddressValue(Value):
             return False
         return self.of_storage and other.of_storage or self.place(cx) == other.place(cx)
 
-    def place(self, cx: Trace) -> int:
+    def place(self, cx: Context) -> int:
         """Where in the storage, in bytes."""
         return 0 if self.of_storage else offset_of(cx, self.owner) * self.owner.fake.itemsize
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.owner.source is None:  # residual code may have it elsewhere in memory than the frame would
             raise unsupported("rebuild", self.describe())
         out.value(self.owner)
@@ -119,7 +119,7 @@ class AddressValue(Value):
         out.call(0)
 
 
-def origin_of(cx: Trace, value: TensorValue) -> TensorValue | None:
+def origin_of(cx: Context, value: TensorValue) -> TensorValue | None:
     """The input in whose storage a tensor lies; None where the frame made the storage."""
     here = storage_of(value.fake)
     inputs = (cx.recorder.values[id(item.fake)] for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor))
@@ -134,7 +134,7 @@ def storage_source(origin: TensorValue) -> Source:
     return Applied(origin.source, torch.Tensor.untyped_storage, ".untyped_storage()")
 
 
-def share_storage(cx: Trace, left: TensorValue, right: TensorValue) -> bool:
+def share_storage(cx: Context, left: TensorValue, right: TensorValue) -> bool:
     if storage_of(left.fake) == storage_of(right.fake):
         return True
     given, other = origin_of(cx, left), origin_of(cx, right)
@@ -147,7 +147,7 @@ def share_storage(cx: Trace, left: TensorValue, right: TensorValue) -> bool:
     return same
 
 
-def offset_of(cx: Trace, value: TensorValue) -> int:
+def offset_of(cx: Context, value: TensorValue) -> int:
     """tensor.storage_offset()"""
     offset, origin = value.fake.storage_offset(), origin_of(cx, value)
     if origin is not None:
@@ -160,19 +160,19 @@ def offset_of(cx: Trace, value: TensorValue) -> int:
     return offset
 
 
-def untyped_storage(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def untyped_storage(cx: Context, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return StorageValue(value)
 
 
-def data_ptr(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def data_ptr(cx: Context, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return AddressValue(value)
 
 
-def storage_offset(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def storage_offset(cx: Context, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(offset_of(cx, value))
 
 
-def is_set_to(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def is_set_to(cx: Context, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (other,) = args
     if not isinstance(other, TensorValue):
         raise unsupported("would-raise", "is_set_to() of what is no tensor")
@@ -180,7 +180,7 @@ def is_set_to(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str
     return ConstantValue(alike and AddressValue(value).equals(cx, AddressValue(other)))
 
 
-def is_inference(cx: Trace, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def is_inference(cx: Context, value: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if value.source is not None:
         cx.guard("EQUALS", Applied(value.source, torch.Tensor.is_inference, ".is_inference()"), value.real.is_inference())
     return ConstantValue(cx.recorder.is_inference(value.fake))

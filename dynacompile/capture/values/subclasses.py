@@ -33,8 +33,8 @@ from dynacompile.ops.wrappers import is_wrapper_class
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 C_METHOD = (types.MethodDescriptorType, types.WrapperDescriptorType)
 HOOKS = ("__getattribute__", "__delattr__", "__set_name__")
@@ -57,7 +57,7 @@ class SubclassTensor(TensorValue):
 
     # attributes
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         fallback = cx.lookup(self.cls, "__getattr__")
         if not isinstance(fallback, types.FunctionType):
             found = self.lookup(cx, name)
@@ -67,7 +67,7 @@ class SubclassTensor(TensorValue):
         found = cx.unless_missing(lambda: self.lookup(cx, name))
         return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)]) if found is None else found
 
-    def lookup(self, cx: Trace, name: str) -> Value | None:
+    def lookup(self, cx: Context, name: str) -> Value | None:
         """object.__getattribute__, None for a missing attribute."""
         if name == "__class__":
             return cx.class_value(self.cls, None)
@@ -92,43 +92,43 @@ class SubclassTensor(TensorValue):
             return Method(self, name)
         return self.bound(cx, name, raw)
 
-    def bound(self, cx: Trace, name: str, raw: Any) -> Value:
+    def bound(self, cx: Context, name: str, raw: Any) -> Value:
         return bind_descriptor(cx, raw, self, cx.class_value(self.cls, None), name, class_source(self.cls, name))
 
-    def guard_absent(self, cx: Trace, name: str, raw: Any) -> None:
+    def guard_absent(self, cx: Context, name: str, raw: Any) -> None:
         if self.source is not None and raw is MISSING:
             cx.guard("HASATTR", self.source, Presence(name, False))
         elif self.source is not None and not is_torch_s(name, raw):
             cx.guard("DICT_CONTAINS", Attr(self.source, "__dict__"), Presence(name, False))
 
-    def guard_method(self, cx: Trace, name: str, raw: Any) -> None:
+    def guard_method(self, cx: Context, name: str, raw: Any) -> None:
         """The class may come to define a method of that name."""
         if isinstance(raw, (types.FunctionType, *C_METHOD)):
             cx.guard("ID", Attr(Constant(self.cls, self.cls.__qualname__), name), identity(raw))
 
-    def field(self, cx: Trace, name: str, raw: Any) -> Value:
+    def field(self, cx: Context, name: str, raw: Any) -> Value:
         """What torch's getter gives."""
         found = cx.overrides.call(raw.__get__, [self], {})
         return self.plain_field(cx, name) if found is None else found
 
-    def plain_field(self, cx: Trace, name: str) -> Value:
+    def plain_field(self, cx: Context, name: str) -> Value:
         if self.real is not None and name in ("grad", "_grad", "_backward_hooks") or name == "grad_fn" and self.real is not None and self.fake.requires_grad:
             raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
         return super().get_attr(cx, name)
 
-    def is_leaf(self, cx: Trace) -> bool:
+    def is_leaf(self, cx: Context) -> bool:
         if self.fake.requires_grad:  # its getter would ask the class, also in a guard
             raise unsupported("tensor-attribute", f"{self.describe()}.is_leaf")
         return True
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if by_own_hook(cx, self, self.cls, "__setattr__", [ConstantValue(name), value]) is None:
             self.set_plain(cx, name, value)
 
-    def set_plain(self, cx: Trace, name: str, value: Value) -> None:
+    def set_plain(self, cx: Context, name: str, value: Value) -> None:
         """object.__setattr__."""
         raw = cx.lookup(self.cls, name)
         if isinstance(raw, property) and raw.fset is not None:
@@ -143,14 +143,14 @@ class SubclassTensor(TensorValue):
             cx.effects.touch(self)
             self.attributes[name] = value
 
-    def set_field(self, cx: Trace, name: str, value: Value) -> None:
+    def set_field(self, cx: Context, name: str, value: Value) -> None:
         if name != "requires_grad":  # residual code would ask the class once more
             raise unsupported("tensor-attribute", f"{self.describe()}.{name} = ...")
         super().set_attr(cx, name, value)
 
     # methods
 
-    def special(self, cx: Trace, name: str, args: list[Value]) -> Value | None:
+    def special(self, cx: Context, name: str, args: list[Value]) -> Value | None:
         """type(self).name(self, *args), where a class below torch.Tensor defines it in Python; else None."""
         raw = cx.lookup(self.cls, name)
         if not isinstance(raw, types.FunctionType) or is_torch_s(name, raw):
@@ -158,7 +158,7 @@ class SubclassTensor(TensorValue):
             return None
         return cx.call_real(raw, class_source(self.cls, name), [self, *args])
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """torch.Tensor.name(self, *args, **kwargs)."""
         found = cx.overrides.method(self, name, args, kwargs)
         if found is not None:
@@ -166,32 +166,32 @@ class SubclassTensor(TensorValue):
         row = PLAIN.get(name)
         return row(cx, self, args) if row is not None and not kwargs else super().method(cx, name, args, kwargs)
 
-    def asked(self, cx: Trace, name: str, args: list[Value]) -> Value | None:
+    def asked(self, cx: Context, name: str, args: list[Value]) -> Value | None:
         """What the class gives for one of Python's protocols; None where nobody overrides it."""
         found = self.special(cx, name, args)
         return cx.overrides.method(self, name, args, {}) if found is None else found
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         found = self.asked(cx, "__bool__", [])
         return super().truth(cx) if found is None else bool(found.constant())
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         found = self.asked(cx, "__len__", [])
         return super().length(cx) if found is None else found.constant()
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         found = self.asked(cx, "__getitem__", [key])
         return super().get_item(cx, key) if found is None else found
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         if self.asked(cx, "__setitem__", [key, value]) is None:
             super().set_item(cx, key, value)
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         found = self.asked(cx, "__contains__", [item])
         return super().contains(cx, item) if found is None else ConstantValue(found.truth(cx))
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         found = self.special(cx, "__iter__", [])
         if found is None and cx.overrides.concerns([self]):  # torch's own asks for two methods of the tensor
             iterate: Any = torch.Tensor.__iter__
@@ -204,7 +204,7 @@ class SubclassTensor(TensorValue):
 
     # residual code
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         """The graph's output is a new tensor that nobody else has, so it can become one of the class; an alias in eager is one here."""
         if self.is_alias and not (self.fake.is_leaf and self.fake.requires_grad):
             out.callee(alias_of)
@@ -220,12 +220,12 @@ class SubclassTensor(TensorValue):
         self.rebuild_attributes(out)
 
 
-def plain_set_item(cx: Trace, self: SubclassTensor, args: list[Value]) -> Value:
+def plain_set_item(cx: Context, self: SubclassTensor, args: list[Value]) -> Value:
     TensorValue.set_item(self, cx, *args)
     return ConstantValue(None)
 
 
-Plain = Callable[["Trace", SubclassTensor, list[Value]], Value]
+Plain = Callable[["Context", SubclassTensor, list[Value]], Value]
 PLAIN: dict[str, Plain] = {  # protocols as methods, where nobody overrides them
     "__getitem__": lambda cx, self, args: TensorValue.get_item(self, cx, *args),
     "__setitem__": plain_set_item,
@@ -266,7 +266,7 @@ def check_class(cls: type, what: str) -> None:
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, has a metaclass")
 
 
-def guard_override(cx: Trace, cls: type) -> None:
+def guard_override(cx: Context, cls: type) -> None:
     """The class keeps torch's own `__torch_function__`; where it has one of its own, following that guards it."""
     raw, source = cx.lookup(cls, "__torch_function__"), Attr(Constant(cls, cls.__qualname__), "__torch_function__")
     if isinstance(raw, classmethod):
@@ -276,7 +276,7 @@ def guard_override(cx: Trace, cls: type) -> None:
         cx.guard("ID", source, identity(raw.__func__ if isinstance(raw, staticmethod) else raw))
 
 
-def wrap_subclass(cx: Trace, real: torch.Tensor, source: Source) -> Value:
+def wrap_subclass(cx: Context, real: torch.Tensor, source: Source) -> Value:
     """A tensor of a subclass that exists before the frame."""
     cls = type(real)
     if is_wrapper_class(cls):
@@ -294,7 +294,7 @@ def wrap_subclass(cx: Trace, real: torch.Tensor, source: Source) -> Value:
     return value
 
 
-def as_subclass(cx: Trace, value: Value, cls: type) -> Value:
+def as_subclass(cx: Context, value: Value, cls: type) -> Value:
     """value.as_subclass(cls): a new object over the same memory, which autograd knows for an alias."""
     made = of_class(cx, cx.op("call_function", torch.ops.aten.alias.default, [value], {}), cls)
     if isinstance(made, SubclassTensor):
@@ -302,7 +302,7 @@ def as_subclass(cx: Trace, value: Value, cls: type) -> Value:
     return made
 
 
-def of_class(cx: Trace, made: Value, cls: type) -> Value:
+def of_class(cx: Context, made: Value, cls: type) -> Value:
     """A tensor that the frame has just made, as one of a class."""
     if not isinstance(made, TensorValue):
         raise unsupported("unknown-object", f"{made.describe()} as a tensor of {cls.__qualname__}")
@@ -311,11 +311,11 @@ def of_class(cx: Trace, made: Value, cls: type) -> Value:
     check_class(cls, "a tensor made in the frame")
     guard_override(cx, cls)
     value = cx.recorder.values[id(made.fake)] = SubclassTensor(made.node, made.fake, cls)
-    cx.recorder.log.append(None)
+    cx.recorder.mark_unrepeatable()
     return value
 
 
-def converted(cx: Trace, value: Value, cls: type) -> Value:
+def converted(cx: Context, value: Value, cls: type) -> Value:
     """What torch.Tensor.__torch_function__ makes of a result."""
     if cls is torch.Tensor:
         return value
@@ -330,7 +330,7 @@ def converted(cx: Trace, value: Value, cls: type) -> Value:
     return value
 
 
-def method_as_subclass(cx: Trace, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def method_as_subclass(cx: Context, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs or not isinstance(args[0], ClassValue) or not issubclass(args[0].real, torch.Tensor):
         raise unsupported("would-raise", "as_subclass() takes a subclass of torch.Tensor")
     return as_subclass(cx, tensor, args[0].real)
@@ -340,13 +340,13 @@ METHODS["as_subclass"] = method_as_subclass
 
 
 @handles(of_torch.tensor_convert)
-def row_convert(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_convert(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     value, cls = bind_arguments("_convert", ["ret", "cls"], args, kwargs, {})
     return converted(cx, value, cls.constant())
 
 
 @handles(torch.Tensor.__new__)
-def row_new(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_new(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """torch.Tensor.__new__(cls, ...): of a tensor, an alias."""
     cls, *rest = args
     if len(rest) == 1 and isinstance(rest[0], TensorValue) and not kwargs:
@@ -355,7 +355,7 @@ def row_new(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 @handles(of_torch.make_subclass)
-def row_make_subclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_make_subclass(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls, tensor, required = bind_arguments("_make_subclass", ["cls", "data", "require_grad"], args, kwargs, {"require_grad": ConstantValue(False)})
     if not isinstance(tensor, TensorValue) or required.truth(cx):
         raise unsupported("autograd-call", f"making a leaf that requires gradients, a {cls.constant().__qualname__},")

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
-from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.known_numbers import known_number
+from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.shared_memory import relation
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import bind_descriptor
 from dynacompile.capture.values.functions import is_trusted
+from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.looks import Later, appearance, give
 from dynacompile.ir.namespaces import MISSING, is_data
-from dynacompile.ir.nodes import new_node_after
 from dynacompile.ir.source import Applied, Attr, Constant, Source
 from dynacompile.ops.flexible_attention import index_by_points
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.recorder import Recorder
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 # Attributes that are plain data of the fake tensor.
 FACTS = frozenset(
@@ -59,6 +55,7 @@ FACTS = frozenset(
         "is_xla",
     }
 )
+PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 # Methods that read the one number of a tensor, and what they give for it.
 READING: dict[str, Callable] = {
@@ -129,23 +126,46 @@ OPERATORS = {
 """Methods that do what an operator does."""
 
 
-READERS: dict[str, Callable[[Trace, TensorValue], Value | None]] = {}  # item() and tolist() of tensors whose numbers are not symbols
+DECIDERS: list[Callable[[Context, TensorValue], bool | None]] = []
+"""Who may know whether a tensor is true before the graph runs, in the order in which they are asked; each gives None where it does not know."""
 
 
-METHODS: dict[str, Callable[[Trace, TensorValue, list[Value], dict[str, Value]], Value]] = {}  # methods that are no operations, by name
+def decides(decider: Callable[[Context, TensorValue], bool | None]) -> Callable[[Context, TensorValue], bool | None]:
+    """Registers who may know whether a tensor is true."""
+    DECIDERS.append(decider)
+    return decider
+
+
+def decided(cx: Context, condition: TensorValue) -> bool | None:
+    """Whether a tensor of one number is true; None where that is not known before the graph."""
+    return next((answer for decider in DECIDERS if (answer := decider(cx, condition)) is not None), None)
+
+
+READERS: dict[str, Callable[[Context, TensorValue], Value | None]] = {}  # item() and tolist() of tensors whose numbers are not symbols
+
+
+METHODS: dict[str, Callable[[Context, TensorValue, list[Value], dict[str, Value]], Value]] = {}  # methods that are no operations, by name
 
 
 # What torch.Tensor has by itself. What others have put there since is Python, and followed.
 TORCH_S = {name: raw for base in reversed(torch.Tensor.__mro__) for name, raw in base.__dict__.items()}
 
 
-def patched(cx: Trace, name: str) -> Any:
+class Patches:
+    """By name, what stands in the place of an attribute of torch.Tensor, of those that were looked up."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Any] = {}
+
+
+def patched(cx: Context, name: str) -> Any:
     """What somebody put in the place of an attribute of torch.Tensor, or added to the class; None where it is torch's own, or missing."""
-    found = cx.tensor_attributes.get(name, cx)
+    known = cx.state(Patches).known
+    found = known.get(name, cx)
     if found is cx:
         raw = cx.lookup(torch.Tensor, name)
         is_torch_s = raw is MISSING or raw is TORCH_S.get(name) or is_data(raw) or is_trusted(getattr(raw, "__module__", None))
-        found = cx.tensor_attributes[name] = None if is_torch_s else raw
+        found = known[name] = None if is_torch_s else raw
     return found
 
 
@@ -157,139 +177,29 @@ def points_of(key: Value) -> list[Value]:
     return parts if points and len(points) + len(numbers) == len(parts) else []
 
 
-def refuse_patched(cx: Trace, *names: str) -> None:
+def refuse_patched(cx: Context, *names: str) -> None:
     """Of methods that Python looks up by itself."""
     for name in names:
         if patched(cx, name) is not None:
             raise unsupported("unknown-function", f"torch.Tensor.{name}, which was replaced,")
 
 
-class Members:
-    """The list that an operation gave, and the nodes that take its members."""
+class TensorValue(GraphTensor):
+    """A tensor of the graph, and what operators, attributes and methods of it give."""
 
-    def __init__(self, node: torch.fx.Node, count: int):
-        self.node, self.count, self.last = node, count, node
-
-    def take(self, index: int, given: object) -> torch.fx.Node:
-        made = self.last = new_node_after(self.last, "call_function", operator.getitem, (self.node, index), {}, "getitem")
-        give(made, given)
-        made.meta["site"] = self.node.meta["site"]
-        made.stack_trace = self.node.stack_trace
-        return made
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    of: Members
-    index: int
-
-    def take(self, given: object) -> torch.fx.Node:
-        return self.of.take(self.index, given)
-
-
-class TensorValue(Value):
-    """node: its value in the graph. given: its metadata, as a fake that may be made later. real: the tensor at capture, for inputs only. recorder: is told when
-    the fake is made. writes: how often it was written by then. new_grad: what the frame assigned to `.grad`. is_number: a Python float in eager. has_become: it
-    was no view, and stands for a view of what it was."""
-
-    def __init__(
-        self, node: torch.fx.Node | Member, fake: torch.Tensor | Later, source: Source | None = None, real: Any = None, recorder: Recorder | None = None
-    ):
-        self.given, self.source, self.real, self.recorder = fake, source, real, recorder
-        self.member = node if type(node) is Member else None
-        self._node: torch.fx.Node | None = None if type(node) is Member else node  # type: ignore[assignment]
-        self.writes = 0
-        self.new_grad: Value | None = None
-        self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
-        self.is_number = False
-        self.has_become = False
-        self.told_leaf = False  # whether there is a guard on it
-        self.read_grad: tuple[Any, Value] | None = None  # the gradient that was read last, and its value
-
-    @property
-    def node(self) -> torch.fx.Node:
-        """Its value in the graph; one of a list is taken from it at the first use."""
-        if self._node is None:
-            assert self.member is not None
-            self._node = self.member.take(self.given)
-        return self._node
-
-    @node.setter
-    def node(self, node: torch.fx.Node) -> None:
-        self._node, self.member = node, None
-
-    @property
-    def has_node(self) -> bool:
-        return self._node is not None
-
-    @property
-    def fake(self) -> torch.Tensor:
-        """Its metadata, in memory of its own, with the version that it has by now."""
-        given = self.given
-        if type(given) is Later:
-            given = self.given = given.get()
-            assert self.recorder is not None
-            self.recorder.made(self, given)
-        return given  # type: ignore[return-value]
-
-    @fake.setter
-    def fake(self, fake: torch.Tensor) -> None:
-        self.given = fake
-
-    @property
-    def sample(self) -> torch.Tensor:
-        """A fake of the same metadata, for who does not look at its memory, or its version."""
-        given = self.given
-        return given.look.sample if type(given) is Later else given  # type: ignore[return-value]
-
-    @property
-    def has_fake(self) -> bool:
-        return type(self.given) is not Later
-
-    def appearance(self) -> tuple:
-        """What Python can read of it, but its values."""
-        given = self.given
-        return given.look.appearance if type(given) is Later else appearance(given)  # type: ignore[arg-type]
-
-    def count_writes(self, count: int) -> None:
-        """Notes that operations have written it."""
-        if type(self.given) is Later:
-            self.writes += count
-            return
-        for _ in range(count):
-            of_torch.increment_version([self.given])  # type: ignore[list-item]
-
-    def describe(self) -> str:
-        return f"tensor {self.source.text() if self.source else self.node.name}"
-
-    def pytype(self) -> type:
-        real = self.real
-        if real is None or type(real) is torch.nn.Parameter:
-            return torch.Tensor if real is None else torch.nn.Parameter
-        if type(real) is torch.Tensor:
-            return torch.nn.Parameter if getattr(real, "_is_param", False) else torch.Tensor
-        return torch.nn.Parameter if isinstance(real, torch.nn.Parameter) else torch.Tensor
-
-    def number(self) -> Any:
-        """The number that it holds, where the frame made it of a known one; else None."""
-        given = self.given
-        return None if type(given) is Later else known_number(given)
-
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         refuse_patched(cx, "__bool__")
         if (found := cx.overrides.call(torch.Tensor.__bool__, [self], {})) is not None:
             return found.truth(cx)
         number = self.number()
         if number is not None:
             return bool(number)
-        if self.source is None and cx.assumes(self):
-            return True
-        answer = cx.decided(self)
+        answer = decided(cx, self)
         if answer is None:
             raise unsupported("data-dependent-branch", f"bool({self.describe()})")
         return answer
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         refuse_patched(cx, "__len__")
         if (found := cx.overrides.call(torch.Tensor.__len__, [self], {})) is not None:
             return int(found.constant())
@@ -297,7 +207,7 @@ class TensorValue(Value):
             raise unsupported("would-raise", "len() of a 0-d tensor")
         return int(self.fake.shape[0])
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
         if (raw := patched(cx, name)) is not None:
@@ -326,29 +236,29 @@ class TensorValue(Value):
             return cx.wrap(self.real.__dict__[name], Attr(self.source, name))
         raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
 
-    def field(self, cx: Trace, name: str, raw: Any) -> Value:
+    def field(self, cx: Context, name: str, raw: Any) -> Value:
         """What torch's getter gives."""
         return self.plain_field(cx, name)
 
-    def set_plain(self, cx: Trace, name: str, value: Value) -> None:
+    def set_plain(self, cx: Context, name: str, value: Value) -> None:
         """object.__setattr__."""
         self.set_attr(cx, name, value)
 
-    def plain_field(self, cx: Trace, name: str) -> Value:
+    def plain_field(self, cx: Context, name: str) -> Value:
         """What torch's getter gives, where nobody overrides it."""
         return self.get_attr(cx, name)
 
-    def set_field(self, cx: Trace, name: str, value: Value) -> None:
+    def set_field(self, cx: Context, name: str, value: Value) -> None:
         self.set_attr(cx, name, value)
 
-    def is_leaf(self, cx: Trace) -> bool:
+    def is_leaf(self, cx: Context) -> bool:
         """Of an input, as it was before the frame."""
         if not self.told_leaf and self.real.requires_grad:
             cx.guard("EQUALS", Attr(self.source, "is_leaf"), self.real.is_leaf)
             self.told_leaf = True
         return bool(self.real.is_leaf)
 
-    def grad(self, cx: Trace) -> Value:
+    def grad(self, cx: Context) -> Value:
         if self.new_grad is not None:
             return self.new_grad
         if self.real is None:
@@ -363,7 +273,7 @@ class TensorValue(Value):
             self.read_grad = real, cx.wrap(real, Attr(self.source, "grad"))
         return self.read_grad[1]
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         cx.overrides.getter(self, name)
         if isinstance(cx.lookup(torch.Tensor, name), property) and name not in FACTS and name not in VIEWS:
             raise unsupported("tensor-attribute", f"whether there is a {self.describe()}.{name}")
@@ -374,7 +284,7 @@ class TensorValue(Value):
             return hasattr(self.real, name)
         return False
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if hasattr(torch.Tensor, name):
             cx.overrides.modes.refuse(f"{self.describe()}.{name} = ...")
         if name == "requires_grad":
@@ -399,7 +309,7 @@ class TensorValue(Value):
     def replay_values(self) -> Sequence[Value]:
         return [*self.attributes.values(), *(() if self.new_grad is None else (self.new_grad,))]
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         if self.new_grad is not None:
             out.value(self.new_grad)
             out.value(self)
@@ -409,7 +319,7 @@ class TensorValue(Value):
             out.value(self)
             out.store_attr(name)
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         refuse_patched(cx, "__getitem__")
         found = cx.overrides.call(torch.Tensor.__getitem__, [self, key], {})
         if found is not None:
@@ -421,7 +331,7 @@ class TensorValue(Value):
             return cx.op("call_function", index_by_points, [first, *points], {})
         return cx.op("call_function", operator.getitem, [self, key], {})
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         refuse_patched(cx, "__setitem__")
         if cx.overrides.call(torch.Tensor.__setitem__, [self, key, value], {}) is not None:
             return
@@ -436,7 +346,7 @@ class TensorValue(Value):
         """Whether a fill with a value converts as an assignment does."""
         return self.fake.is_floating_point() and isinstance(value, ConstantValue) and type(value.value) in (int, float)
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         refuse_patched(cx, "__contains__")
         if (found := cx.overrides.call(torch.Tensor.__contains__, [self, item], {})) is not None:
             return ConstantValue(found.truth(cx))
@@ -444,22 +354,22 @@ class TensorValue(Value):
             raise raises(RuntimeError, f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {item.pytype()}.")
         raise unsupported("data-dependent-branch", f"... in {self.describe()}")
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         refuse_patched(cx, "__iter__")
         if (found := cx.overrides.call(torch.Tensor.__iter__, [self], {})) is not None:
             return found.iterate(cx)
         return SequenceIterator(cx.op("call_function", torch.unbind, [self], {}))  # type: ignore[arg-type]
 
-    def foretell(self, cx: Trace) -> None:
+    def foretell(self, cx: Context) -> None:
         if cx.overrides.is_watched():
             self.method(cx, "__len__", [], {})
 
-    def listed(self, cx: Trace) -> list[Value]:
+    def listed(self, cx: Context) -> list[Value]:
         iterator = self.iterate(cx)
         self.foretell(cx)
         return iterator.drain(cx)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if patched(cx, name) is not None:
             return self.get_attr(cx, name).call(cx, args, kwargs)
         if (args or kwargs or cx.overrides.is_on()) and (found := cx.overrides.method(self, name, args, kwargs)) is not None:
@@ -494,14 +404,14 @@ class TensorValue(Value):
         found = with_tensor_scalar(cx, name, [self, *args], kwargs)
         return cx.op("call_method", name, [self, *args], kwargs) if found is None else found
 
-    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """torch.Tensor.name(self, ...), where torch leaves that to object"""
         if name != "__setattr__":
             return self.method(cx, name, args, kwargs)
         self.set_plain(cx, args[0].constant(), args[1])
         return ConstantValue(None)
 
-    def read(self, cx: Trace, name: str) -> Value | None:
+    def read(self, cx: Context, name: str) -> Value | None:
         """item() or tolist() of ints, as symbols, and of floats in torch's optimizers; None where that ends the graph."""
         if name == "item" and self.fake.is_floating_point() and not self.fake.dim() and is_step_of_optimizer(cx):
             return self.as_number(cx)
@@ -515,14 +425,14 @@ class TensorValue(Value):
             return cx.op("call_method", "item", [kept], {})
         return None if sizes[0] > MOST_ITEMS else ListValue([row.method(cx, "tolist", [], {}) for row in self.elements(cx)])
 
-    def as_number(self, cx: Trace) -> Value:
+    def as_number(self, cx: Context) -> Value:
         """A tensor that stands for the Python float that this one holds now."""
         made = cx.op("call_method", "clone" if self.fake.dtype == torch.float64 else "double", [self], {})
         assert isinstance(made, TensorValue)
         made.is_number = True
         return made
 
-    def become(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def become(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The object stands for a view of what it was, from here on."""
         is_view = self.fake._is_view() and not self.has_become
         refused = is_view and (name == "detach_" or self.fake.requires_grad)  # autograd may not let such a view be changed
@@ -544,20 +454,14 @@ class TensorValue(Value):
     def refuse(self, name: str) -> Value:
         raise unsupported("tensor-attribute", f"{self.describe()}.{name}()")
 
-    def identity(self) -> Any:
-        raise NotConstant("tensor")
-
-    def argument(self) -> tuple[Any, Any]:
-        return self.node, self.fake
-
     def children(self) -> Sequence[Value]:
         return list(self.attributes.values())
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.graph_output(self)
         self.rebuild_attributes(out)
 
-    def rebuild_attributes(self, out: Builder) -> None:
+    def rebuild_attributes(self, out: Writer) -> None:
         for name, value in self.attributes.items():
             out.emit("COPY", 1)
             out.value(value)
@@ -570,12 +474,12 @@ def is_read_number(value: Value) -> bool:
     return isinstance(getattr(value, "tensor", None), TensorValue)
 
 
-def is_step_of_optimizer(cx: Trace) -> bool:
+def is_step_of_optimizer(cx: Context) -> bool:
     """Whether the code that runs is that of torch's optimizers, which computes with the numbers that it reads, and branches on what comes of them."""
     return str(cx.frames[-1].scope.table.get("__name__")).startswith("torch.optim.")
 
 
-def shares_input(cx: Trace, fake: torch.Tensor) -> bool:
+def shares_input(cx: Context, fake: torch.Tensor) -> bool:
     memory = fake.untyped_storage()._cdata
     return any(value.has_fake and value.fake.untyped_storage()._cdata == memory for value in cx.recorder.tensors.values())
 
@@ -600,10 +504,10 @@ def has_history(real: torch.Tensor) -> bool:
         return False
 
 
-def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
+def wrap_tensor(cx: Context, real: torch.Tensor, source: Source) -> Value:
     """A tensor that exists before the frame runs becomes an input of the graph."""
     check_kind(real, source)
-    group = next((group for group in cx.shares if source in group), None)
+    group = next((group for group in cx.manner.shares if source in group), None)
     if group is not None:
         return wrap_shared(cx, real, source, group)
     value = cx.recorder.input(real, source)
@@ -611,7 +515,7 @@ def wrap_tensor(cx: Trace, real: torch.Tensor, source: Source) -> Value:
     return value
 
 
-def wrap_shared(cx: Trace, real: torch.Tensor, source: Source, group: frozenset[Source]) -> Value:
+def wrap_shared(cx: Context, real: torch.Tensor, source: Source, group: frozenset[Source]) -> Value:
     """A tensor that shares memory which the frame writes. The entry is for tensors at these places of one memory."""
     value, first = cx.recorder.shared_input(real, source, group)
     fake = value.fake

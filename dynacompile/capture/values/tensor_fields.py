@@ -17,8 +17,8 @@ from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 C_FIELD = types.GetSetDescriptorType
 
@@ -38,21 +38,21 @@ class FieldValue(Value):
     def constant(self) -> Any:
         return self.real
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
     def argument(self) -> tuple[Any, Any]:
         raise NotConstant("a field of torch.Tensor")
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("__get__", "__set__", "__delete__"):
             return AccessValue(getattr(self.real, name))
         return cx.of(getattr(self.real, name)) if name in ("__name__", "__qualname__", "__objclass__", "__doc__") else super().get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.real, name)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(self.real)
 
 
@@ -74,15 +74,15 @@ class AccessValue(CallableValue):
     def argument(self) -> tuple[Any, Any]:
         raise NotConstant("a field of torch.Tensor")
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name == "__self__":
             return FieldValue(self.real.__self__)
         return cx.of(getattr(self.real, name)) if name in ("__name__", "__qualname__", "__objclass__", "__doc__") else super().get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.real, name)
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         found = cx.overrides.call(self.real, args, kwargs)
         if found is not None:
             return found
@@ -96,12 +96,12 @@ class AccessValue(CallableValue):
         owner.set_field(cx, field, args[1])
         return ConstantValue(None)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(self.real)
 
 
 @wraps(types.MethodWrapperType)
-def wrap_access(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_access(cx: Context, real: Any, source: Source) -> Value:
     if not isinstance(real.__self__, C_FIELD):
         return wrap_object(cx, real, source)
     cx.guard("TYPE", source, types.MethodWrapperType)
@@ -111,7 +111,7 @@ def wrap_access(cx: Trace, real: Any, source: Source) -> Value:
 
 
 @wraps(C_FIELD)
-def wrap_field(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_field(cx: Context, real: Any, source: Source) -> Value:
     if not issubclass(torch.Tensor, real.__objclass__):
         return wrap_object(cx, real, source)
     cx.guard("ID", source, identity(real))

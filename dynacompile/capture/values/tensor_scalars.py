@@ -14,18 +14,18 @@ from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
-Rewrite = Callable[["Trace", str, list[Value], Value], Value]
+Rewrite = Callable[["Context", str, list[Value], Value], Value]
 
 
-def scaled(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
+def scaled(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
     """x.add(y, alpha=scale)."""
     x, y = args
     return cx.op("call_method", name, [x, cx.op("call_function", torch.mul, [y, scale], {})], {})
 
 
-def combined(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
+def combined(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
     """x.addcmul(y, z, value=scale) and x.addcdiv(...)."""
     x, y, z = args
     join, add = torch.mul if "addcmul" in name else torch.div, "add_" if name.endswith("_") else "add"
@@ -34,11 +34,11 @@ def combined(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
     return scaled(cx, add, [x, cx.op("call_function", join, [y, z], {})], scale)
 
 
-def scaled_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
+def scaled_lists(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
     return cx.op("call_function", getattr(torch, name), [args[0], cx.op("call_function", of_torch.foreach_mul, [args[1], scale], {})], {})
 
 
-def combined_lists(cx: Trace, name: str, args: list[Value], scale: Value) -> Value:
+def combined_lists(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
     """scale: a tensor of one number for each of the tensors, or a list of such numbers."""
     join = of_torch.foreach_mul if "addcmul" in name else of_torch.foreach_div
     scales = cx.op("call_function", torch.unbind, [scale], {}) if isinstance(getattr(scale, "fake", None), torch.Tensor) else scale
@@ -58,7 +58,7 @@ ROWS: dict[str, tuple[int, str, Rewrite]] = {
 }
 
 
-def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+def with_tensor_scalar(cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """The result of an operation whose number is given as a tensor; None for all others."""
     if name == "pad":
         return padded_by_varying(cx, args, kwargs)
@@ -73,7 +73,7 @@ def with_tensor_scalar(cx: Trace, name: str, args: list[Value], kwargs: dict[str
     return None
 
 
-def padded_by_varying(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+def padded_by_varying(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """F.pad with a number that varies, which torch's own operation makes a constant; None for all others."""
     given = {**dict(zip(("input", "pad", "mode", "value"), args)), **kwargs}
     mode = given.get("mode", ConstantValue("constant"))
@@ -96,6 +96,6 @@ def on_cpu(value: Value) -> bool:
     return isinstance(fake, torch.Tensor) and fake.device.type == "cpu"
 
 
-def double_tensor(cx: Trace, number: Value) -> Value:
+def double_tensor(cx: Context, number: Value) -> Value:
     """A number as a tensor of as many digits as Python has."""
     return cx.op("call_function", torch.full, [cx.tuple_of([]), number], {"dtype": ConstantValue(torch.float64)})

@@ -15,7 +15,8 @@ from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.mapping import DictLike, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
-from dynacompile.capture.values.rows import BuiltinValue, handles
+from dynacompile.capture.values.row_functions import BuiltinValue
+from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import is_int, symbolic_operator
 from dynacompile.capture.values.tensor import TensorValue
@@ -24,10 +25,10 @@ from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 
-def text(cx: Trace, value: Value, conversion: str = "str") -> Value:
+def text(cx: Context, value: Value, conversion: str = "str") -> Value:
     """str(value), repr(value) or ascii(value)."""
     if may_defer(cx, value):
         return value if isinstance(value, DeferredText) and conversion == "str" else DeferredText(cx, Formatted(conversion, ""), [value])
@@ -53,18 +54,18 @@ def text(cx: Trace, value: Value, conversion: str = "str") -> Value:
     return cx.pure(str if conversion == "str" else repr, [value], {})
 
 
-def listed(cx: Trace, begin: str, items: Sequence[Value], end: str) -> Value:
+def listed(cx: Context, begin: str, items: Sequence[Value], end: str) -> Value:
     return separated(cx, begin, [text(cx, item, "repr") for item in items], end)
 
 
-def separated(cx: Trace, begin: str, parts: Sequence[Value], end: str) -> Value:
+def separated(cx: Context, begin: str, parts: Sequence[Value], end: str) -> Value:
     pieces: list[Value | str] = [begin]
     for i, part in enumerate(parts):
         pieces += [", ", part] if i else [part]
     return concat(cx, [*pieces, end])
 
 
-def by_class(cx: Trace, value: ObjectValue | TupleValue, conversion: str) -> Value:
+def by_class(cx: Context, value: ObjectValue | TupleValue, conversion: str) -> Value:
     """What the class of the value defines in Python."""
     cls = value.pytype()
     for name in ("__str__", "__repr__") if conversion == "str" else ("__repr__",):
@@ -88,7 +89,7 @@ def text_of(found: Value, name: str) -> Value:
     return found
 
 
-def formatted(cx: Trace, value: Value, spec: str) -> Value:
+def formatted(cx: Context, value: Value, spec: str) -> Value:
     """format(value, spec)."""
     if may_defer(cx, value):
         return value if isinstance(value, DeferredText) and not spec else DeferredText(cx, Formatted("", spec), [value])
@@ -105,24 +106,24 @@ def formatted(cx: Trace, value: Value, spec: str) -> Value:
 
 
 @handles(str)
-def row_str(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_str(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return text(cx, args[0]) if len(args) == 1 and not kwargs else cx.pure(str, args, kwargs)
 
 
 @handles(repr)
-def row_repr(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_repr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     return text(cx, value, "repr")
 
 
 @handles(ascii)
-def row_ascii(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_ascii(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     return text(cx, value, "ascii")
 
 
 @handles(format)
-def row_format(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_format(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return formatted(cx, args[0], args[1].constant() if len(args) > 1 else "")
 
 
@@ -130,7 +131,7 @@ def special_row(real: object, name: str) -> None:
     """A builtin that calls a method of objects and computes on constants."""
 
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(args[0], ObjectValue) and cx.lookup(args[0].cls, name) is not MISSING:
             return args[0].method(cx, name, args[1:], kwargs)
         if any(isinstance(a, TensorValue) for a in args):

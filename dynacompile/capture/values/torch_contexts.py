@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue, RepeatableContext
 from dynacompile.capture.values.rows import handles
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Attr, Source
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 
 class AutocastContext(RepeatableContext):
@@ -31,12 +32,12 @@ class AutocastContext(RepeatableContext):
     def pytype(self) -> type:
         return torch.amp.autocast_mode.autocast
 
-    def enter(self, cx: Trace) -> Value:
-        self.active.append(cx.enter_autocast(of_torch.enter_autocast, of_torch.exit_autocast, self.arguments))
+    def enter(self, cx: Context) -> Value:
+        self.active.append(cx.state(TorchModes).enter_autocast(of_torch.enter_autocast, of_torch.exit_autocast, self.arguments))
         return self
 
-    def exit(self, cx: Trace) -> None:
-        cx.exit_autocast(self.latest(self.active))
+    def exit(self, cx: Context) -> None:
+        cx.state(TorchModes).exit_autocast(self.latest(self.active))
 
     def is_open(self) -> bool:
         return bool(self.active)
@@ -44,7 +45,7 @@ class AutocastContext(RepeatableContext):
     def can_enter_again(self) -> bool:
         return True
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         self.refuse_entered()
         out.callee(torch.amp.autocast_mode.autocast)
         for argument in self.arguments:
@@ -65,22 +66,22 @@ class InferenceContext(RepeatableContext):
     def again(self) -> ContextValue:
         return InferenceContext(self.mode)
 
-    def enter(self, cx: Trace) -> Value:
-        if cx.inference and not self.mode:
+    def enter(self, cx: Context) -> Value:
+        if cx.state(TorchModes).inference and not self.mode:
             raise unsupported("context-manager", "torch.inference_mode(False) inside of inference mode")
-        grad, before = torch.is_grad_enabled(), cx.inference
-        cx.set_grad_mode(not self.mode)
-        entry = cx.enter_inference() if self.mode and not before else None
+        grad, before = torch.is_grad_enabled(), cx.state(TorchModes).inference
+        cx.state(TorchModes).set_grad_mode(not self.mode)
+        entry = cx.state(TorchModes).enter_inference() if self.mode and not before else None
         self.before.append((grad, before, entry))
-        cx.inference = cx.recorder.in_inference = self.mode
+        cx.state(TorchModes).inference = cx.recorder.in_inference = self.mode
         return ConstantValue(None)
 
-    def exit(self, cx: Trace) -> None:
+    def exit(self, cx: Context) -> None:
         grad, before, entry = self.latest(self.before)
         if entry is not None:
-            cx.exit_autocast(entry)
-        cx.inference = cx.recorder.in_inference = before
-        cx.set_grad_mode(grad)
+            cx.state(TorchModes).exit_autocast(entry)
+        cx.state(TorchModes).inference = cx.recorder.in_inference = before
+        cx.state(TorchModes).set_grad_mode(grad)
 
     def is_open(self) -> bool:
         return bool(self.before) and self.mode != self.before[-1][1]
@@ -91,7 +92,7 @@ class InferenceContext(RepeatableContext):
     def grad_modes(self) -> tuple[bool, bool] | None:
         return self.before[-1][0], not self.mode
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         self.refuse_entered()
         out.callee(torch.inference_mode)
         out.const(self.mode)
@@ -99,7 +100,7 @@ class InferenceContext(RepeatableContext):
 
 
 @handles(torch.amp.autocast_mode.autocast)
-def make_autocast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def make_autocast(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     none = ConstantValue(None)
     bound = bind_arguments(
         "autocast", ["device_type", "dtype", "enabled", "cache_enabled"], args, kwargs, {"dtype": none, "enabled": ConstantValue(True), "cache_enabled": none}
@@ -109,7 +110,7 @@ def make_autocast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 def device_autocast(cls: type, device: str, default: torch.dtype) -> None:
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         defaults: dict[str, Value | None] = {"enabled": ConstantValue(True), "dtype": ConstantValue(default), "cache_enabled": ConstantValue(True)}
         enabled, dtype, cache = (
             b.constant() for b in bind_arguments("autocast", ["enabled", "dtype", "cache_enabled"], args, kwargs, defaults) if b is not None
@@ -122,16 +123,16 @@ device_autocast(torch.cpu.amp.autocast, "cpu", torch.bfloat16)
 
 
 @wraps(torch.amp.autocast_mode.autocast, torch.cuda.amp.autocast, torch.cpu.amp.autocast)
-def wrap_autocast(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_autocast(cx: Context, real: Any, source: Source) -> Value:
     """A manager that was made before the frame, such as the one that a decorated function holds."""
     cx.guard("TYPE", source, type(real))
     names = ("device", "fast_dtype", "_enabled", "_cache_enabled")
-    device, dtype, enabled, cache = (cx.child(real, source, name).constant() for name in names)
+    device, dtype, enabled, cache = (cx.wrap(getattr(real, name), Attr(source, name)).constant() for name in names)
     return AutocastContext(device, dtype, enabled, cache, source)
 
 
 @handles(torch.inference_mode)
-def make_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def make_inference_mode(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (mode,) = bind_arguments("inference_mode", ["mode"], args, kwargs, {"mode": ConstantValue(True)})
     if isinstance(mode, ConstantValue):
         return InferenceContext(mode.truth(cx))
@@ -139,12 +140,12 @@ def make_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) 
 
 
 @handles(torch.inference_mode.clone)
-def clone_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def clone_inference_mode(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return InferenceContext(args[0].get_attr(cx, "mode").truth(cx))
 
 
 @handles(torch.inference_mode.__enter__, torch.inference_mode.__exit__)
-def enter_or_leave_inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def enter_or_leave_inference_mode(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """By hand, as contextlib.ExitStack does it."""
     manager = args[0]
     if not isinstance(manager, InferenceContext):

@@ -10,17 +10,21 @@ import torch
 import torch.nn.functional as F
 
 from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.torch_modes import TorchModes
 from dynacompile.capture.values.after_graph import DeferredFunction
-from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.arrays import tensor_of_array
+from dynacompile.capture.values.base import Method, Value, wraps
 from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue, OptimizerStep, RefusedValue, function_value, is_trusted
+from dynacompile.capture.values.functions import SPECIAL, CallableValue, OptimizerStep, RefusedValue, function_value, is_trusted
 from dynacompile.capture.values.number_tensors import is_number_tensor
-from dynacompile.capture.values.numpy_numbers import NumpyFunction, inferred_dtype, is_pure
+from dynacompile.capture.values.numpy_functions import NumpyFunction
+from dynacompile.capture.values.numpy_numbers import inferred_dtype, is_pure
 from dynacompile.capture.values.questions import is_question, question_row
 from dynacompile.capture.values.read_numbers import ReadNumber
 from dynacompile.capture.values.replaced import hidden_from_dynamo, kept_in_python
-from dynacompile.capture.values.rows import HANDLERS, BuiltinValue, handles
+from dynacompile.capture.values.row_functions import BuiltinValue
+from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.tensor import BREAKING, METHODS, TensorValue
@@ -28,14 +32,14 @@ from dynacompile.capture.values.tensor import OPERATORS as METHOD_OPERATORS
 from dynacompile.capture.values.tensor_scalars import with_tensor_scalar
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.namespaces import defines
-from dynacompile.ir.source import Constant, Source
+from dynacompile.ir.namespaces import class_lookup, defines
+from dynacompile.ir.source import Attr, Constant, Source
 from dynacompile.markers import AFTER_GRAPH, ALLOWED, graph_break, is_compiling
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
 OP_FOLDERS = tuple(getattr(of_torch.C, name) for name in ("_VariableFunctions", "_nn", "_fft", "_linalg", "_special"))
 OPS = frozenset(
@@ -156,7 +160,7 @@ class TorchFunction(CallableValue):
     def identity(self) -> Any:
         return self.real
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         name = getattr(self.real, "__name__", "")
         if isinstance(self.real, types.FunctionType):
             rely_on_names(cx, self.real)
@@ -176,10 +180,10 @@ class TorchFunction(CallableValue):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
         if self.real in PYTHON_VALUES and len(args) == 1 and is_number_tensor(args[0]) and kwargs.keys() <= {"dtype", "device"}:
             return cx.op("call_method", "to", args, {"dtype": ConstantValue(torch.get_default_dtype()), **kwargs, "copy": ConstantValue(True)})
-        if self.real in PYTHON_VALUES and args and (tensor := cx.tensor_of_array(args[0])) is not None:
+        if self.real in PYTHON_VALUES and args and (tensor := tensor_of_array(cx, args[0])) is not None:
             args = [tensor, *args[1:]]
             if self.real is torch.tensor:
-                options = {"dtype": ConstantValue(tensor.fake.dtype), **kwargs, "copy": TRUE}  # type: ignore[attr-defined]
+                options = {"dtype": ConstantValue(tensor.fake.dtype), **kwargs, "copy": TRUE}
                 return cx.op("call_method", "to", args, options) if "requires_grad" not in kwargs else self.refuse_call()
             if not kwargs:
                 return tensor
@@ -208,21 +212,21 @@ class TorchFunction(CallableValue):
     def refuse_call(self) -> Value:
         raise unsupported("unknown-function", f"{self.describe()} of this form")
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__module__"):
             return ConstantValue(getattr(self.real, name))
         if isinstance(self.real, of_torch.OpOverloadPacket):
             return TorchFunction(getattr(self.real, name), self.source)
         return super().get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.real, name)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(self.real)
 
 
-def rely_on_names(cx: Trace, function: types.FunctionType) -> None:
+def rely_on_names(cx: Context, function: types.FunctionType) -> None:
     """A function of torch in Python that runs as one operation calls others by their names: what these lead to, and its code, are as they were."""
     if id(function) in cx.names.coded:
         return
@@ -243,7 +247,7 @@ def rely_on_names(cx: Trace, function: types.FunctionType) -> None:
             rely_on_names(cx, real)
 
 
-def is_replaced(cx: Trace, function: Any) -> bool:
+def is_replaced(cx: Context, function: Any) -> bool:
     """Whether the module of a function of torch has one of somebody else's under its name: graphs of torch.fx call functions by their names."""
     home = sys.modules.get(getattr(function, "__module__", None) or "")
     if not isinstance(function, (types.FunctionType, types.BuiltinFunctionType)) or home is None or not is_trusted(home.__name__):
@@ -261,13 +265,13 @@ def holds_tensors(value: Value) -> bool:
     return isinstance(value, SequenceValue) and any(isinstance(item, TensorValue) or holds_tensors(item) for item in value.items)
 
 
-def number_tensor(cx: Trace, number: Value, options: dict[str, Value]) -> Value:
+def number_tensor(cx: Context, number: Value, options: dict[str, Value]) -> Value:
     """torch.tensor(number) of a symbolic number, which torch would turn into a constant."""
     dtype = torch.int64 if isinstance(number, SymbolicInt) else torch.get_default_dtype()
     return cx.op("call_function", torch.full, [cx.tuple_of([]), number], {"dtype": ConstantValue(dtype), **options})
 
 
-def special_function(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
+def special_function(cx: Context, real: types.FunctionType, source: Source) -> Value | None:
     """The value of a Python function that is not to be inlined as it stands; None for all others."""
     row = HANDLERS.get(real) or HANDLERS.get(hidden_from_dynamo(real))
     if row is not None:
@@ -317,18 +321,28 @@ def refusal(module: str) -> str | None:
     of_torch.OpOverloadPacket,
     of_torch.CustomOpDef,
 )
-def wrap_op(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_op(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return TorchFunction(real._opoverload if hasattr(real, "_opoverload") else real, source)
 
 
+def bound_builtin(cx: Context, real: types.BuiltinFunctionType, source: Source) -> Value:
+    """A method written in C, bound to an object. Where the object's class hides it by one of its own, only Python can call it."""
+    name = real.__name__
+    cx.guard("TYPE", source, type(real))
+    if isinstance(class_lookup(type(real.__self__), name), types.FunctionType) or name in getattr(real.__self__, "__dict__", ()):
+        return RefusedValue(real, "unknown-function", source)
+    cx.guard("EQUALS", Attr(source, "__name__"), real.__name__)
+    return Method(cx.wrap(real.__self__, Attr(source, "__self__")), real.__name__)
+
+
 @wraps(type(F.conv2d))
-def wrap_builtin(cx: Trace, real: types.BuiltinFunctionType, source: Source) -> Value:
+def wrap_builtin(cx: Context, real: types.BuiltinFunctionType, source: Source) -> Value:
     """A function or bound method written in C."""
     owner = real.__self__
     bound = owner is not None and not isinstance(owner, (types.ModuleType, type)) and defines(type(owner), real.__name__)
     if bound and real not in OPS and real not in HANDLERS:
-        return cx.bound_builtin(real, source)
+        return bound_builtin(cx, real, source)
     cx.guard("ID", source, identity(real))
     row = HANDLERS.get(real)
     if row is not None:
@@ -343,7 +357,7 @@ def wrap_builtin(cx: Trace, real: types.BuiltinFunctionType, source: Source) -> 
 
 def fact(real: Any) -> None:
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.pure(real, args, kwargs)
 
 
@@ -353,7 +367,7 @@ for _real in STATE_FACTS:
 
 def setting(real: Any) -> None:
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.flag(f"{real.__name__}()", real)
 
 
@@ -362,52 +376,52 @@ for _real in SETTINGS:
 
 
 @handles(torch.is_inference_mode_enabled)
-def inference_mode(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ConstantValue(cx.inference)
+def inference_mode(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(cx.state(TorchModes).inference)
 
 
 @handles(torch.is_autocast_cache_enabled)
-def autocast_cache(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if cx.autocasts:
+def autocast_cache(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if cx.state(TorchModes).autocasts:
         raise unsupported("active-mode", ": torch.is_autocast_cache_enabled() in a block of torch.autocast")
-    return cx.flag("torch.is_autocast_cache_enabled()", torch.is_autocast_cache_enabled, cx.autocast_cache)
+    return cx.flag("torch.is_autocast_cache_enabled()", torch.is_autocast_cache_enabled, cx.state(TorchModes).autocast_cache)
 
 
 @handles(torch.is_tensor)
-def is_tensor(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def is_tensor(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(issubclass(args[0].pytype(), torch.Tensor))
 
 
 @handles(is_compiling, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
-def compiling(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def compiling(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(True)
 
 
 @handles(torch.compiler.is_exporting)
-def exporting(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def exporting(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(False)
 
 
 @handles(of_torch.log_api_usage_once)
-def log_usage(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def log_usage(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(None)
 
 
 @handles(graph_break)
-def asked_break(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def asked_break(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     reason = args[0] if args else kwargs.get("reason")
     text = reason.constant() if isinstance(reason, ConstantValue) else ""
     raise unsupported("asked", f": {text}" if text else "")
 
 
 @handles(torch.Size)
-def make_size(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def make_size(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.pure(torch.Size, [cx.tuple_of([e for a in args for e in a.elements(cx)])], kwargs)
 
 
 def constructor(cls: type) -> None:
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.pure(cls, args, kwargs)
 
 
@@ -415,7 +429,7 @@ def typed_tensor(cls: Any, dtype: torch.dtype | None) -> None:
     """`torch.FloatTensor(sizes or values)`, and `torch.Tensor` of the default dtype."""
 
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         options: dict[str, Value] = {"dtype": ConstantValue(dtype or torch.get_default_dtype())}
         if len(args) == 1 and isinstance(args[0], SequenceValue) and not holds_tensors(args[0]) and not kwargs:
             return cx.op("call_function", torch.tensor, args, options)
@@ -441,6 +455,9 @@ for _cls in (torch.finfo, torch.iinfo):
 
 
 @handles(torch.device)
-def make_device(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def make_device(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     found = cx.overrides.call(torch.device, args, kwargs) if cx.overrides.is_watched() else None
     return cx.pure(torch.device, args, kwargs) if found is None else found
+
+
+SPECIAL.append(special_function)

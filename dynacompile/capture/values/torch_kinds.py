@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dynacompile.capture.values import (
-    attention,
-    checkpointing,
-    collectives,
-    control_flow,
-    derivatives,
-    dtensors,
-    functional,
-    gradients,
-    transforms,
-    written_collectives,
-)
-
-TORCH_KINDS = (attention, checkpointing, collectives, control_flow, derivatives, dtensors, functional, gradients, transforms, written_collectives)
+import dynacompile.capture.values.attention
+import dynacompile.capture.values.checkpointing
+import dynacompile.capture.values.collectives
+import dynacompile.capture.values.control_flow
+import dynacompile.capture.values.derivatives
+import dynacompile.capture.values.dtensors
+import dynacompile.capture.values.functional
+import dynacompile.capture.values.gradients
+import dynacompile.capture.values.transforms
+import dynacompile.capture.values.written_collectives  # noqa: F401

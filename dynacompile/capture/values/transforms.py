@@ -22,10 +22,10 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
+    from dynacompile.capture.writing import Writer
 
-Transform = Callable[["Trace", Value, list[Value], dict[str, Value]], Value]
+Transform = Callable[["Context", Value, list[Value], dict[str, Value]], Value]
 ZERO, NONE, FALSE = ConstantValue(0), ConstantValue(None), ConstantValue(False)
 
 
@@ -39,13 +39,13 @@ class TransformValue(CallableValue):
     def describe(self) -> str:
         return f"torch.func.{self.real.__name__}({self.function.describe()})"
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.run(cx, self.function, args, kwargs)
 
     def children(self) -> Sequence[Value]:
         return (*self.made_with[0], *self.made_with[1].values())
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         args, kwargs = self.made_with
         out.callee(self.real)
         for value in self.children():
@@ -54,19 +54,19 @@ class TransformValue(CallableValue):
 
 
 @handles(torch.func.vmap, torch.vmap, of_torch.functorch_apis.vmap)
-def vmap(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def vmap(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["func", "in_dims", "out_dims", "randomness", "chunk_size"]
     defaults: dict[str, Value | None] = {"in_dims": ZERO, "out_dims": ZERO, "randomness": ConstantValue("error"), "chunk_size": NONE}
     function, in_dims, out_dims, randomness, chunk = bind_arguments("vmap", names, args, kwargs, defaults)
 
-    def run(cx: Trace, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def run(cx: Context, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return run_vmap(cx, function, args, kwargs, in_dims, out_dims, randomness.constant(), chunk.constant())
 
     return TransformValue(torch.func.vmap, (args, kwargs), function, run)
 
 
 def run_vmap(
-    cx: Trace, function: Value, args: list[Value], kwargs: dict[str, Value], in_dims: Value, out_dims: Value, randomness: str, chunk: int | None
+    cx: Context, function: Value, args: list[Value], kwargs: dict[str, Value], in_dims: Value, out_dims: Value, randomness: str, chunk: int | None
 ) -> Value:
     dims = dims_of(in_dims, TupleValue(args), True)
     mode, remaining = cx.recorder.mode, iter(dims)
@@ -126,7 +126,7 @@ def chosen_arguments(argnums: Value, args: list[Value]) -> tuple[list[int], bool
     return found, not isinstance(numbers, tuple)
 
 
-def differentiable_example(cx: Trace) -> Callable[[torch.Tensor], torch.Tensor]:
+def differentiable_example(cx: Context) -> Callable[[torch.Tensor], torch.Tensor]:
     """What a function gets whose derivative is taken: leaves that require gradients."""
 
     def example(fake: torch.Tensor) -> torch.Tensor:
@@ -140,11 +140,11 @@ def differentiable_example(cx: Trace) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def grad_row(real: Any, with_value: bool) -> None:
     @handles(real)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         function, argnums, has_aux = bind_arguments("grad", ["func", "argnums", "has_aux"], args, kwargs, {"argnums": ZERO, "has_aux": FALSE})
         aux = bool(has_aux.truth(cx))
 
-        def run(cx: Trace, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        def run(cx: Context, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
             numbers, alone = chosen_arguments(argnums, args)
             grads, value, extra = run_grad(cx, function, args, kwargs, numbers, aux)
             result = grads[0] if alone else TupleValue(grads)
@@ -155,7 +155,7 @@ def grad_row(real: Any, with_value: bool) -> None:
         return TransformValue(real, (args, kwargs), function, run)
 
 
-def run_grad(cx: Trace, function: Value, args: list[Value], kwargs: dict[str, Value], numbers: list[int], aux: bool) -> tuple[list[Value], Value, Value]:
+def run_grad(cx: Context, function: Value, args: list[Value], kwargs: dict[str, Value], numbers: list[int], aux: bool) -> tuple[list[Value], Value, Value]:
     with torch.enable_grad():
         body = Function(cx, "grad", function, args, kwargs, numbers, differentiable_example(cx), aux)
     if not isinstance(body.result, TensorValue) or body.result.fake.dim():

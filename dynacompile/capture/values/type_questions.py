@@ -25,14 +25,14 @@ from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.namespaces import MISSING
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 PLAIN_CLASS = object.__dict__["__class__"]
 PROTOCOL: Any = type(typing.Protocol)
 
 
 @handles(isinstance)
-def row_isinstance(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_isinstance(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 2 or kwargs:
         return cx.pure(isinstance, args, kwargs)
     try:
@@ -43,7 +43,7 @@ def row_isinstance(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 
 
 @handles(issubclass)
-def row_issubclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_issubclass(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 2 or kwargs or not isinstance(args[0], ClassValue):
         return cx.pure(issubclass, args, kwargs)
     try:
@@ -54,19 +54,19 @@ def row_issubclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
 
 
 @handles(callable)
-def row_callable(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_callable(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     return ConstantValue(isinstance(value, CallableValue) or cx.lookup(value.pytype(), "__call__") is not MISSING)
 
 
 @handles(type)
-def row_type(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_type(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
         raise unsupported("unknown-function", "type() that makes a class")
     return args[0].class_value(cx) if isinstance(args[0], ObjectValue) else ClassValue(args[0].pytype(), None)
 
 
-def is_instance(cx: Trace, value: Value, wanted: Any) -> bool:
+def is_instance(cx: Context, value: Value, wanted: Any) -> bool:
     """isinstance(value, wanted)."""
     cls = value.pytype()
     if cls is wanted:
@@ -90,7 +90,7 @@ def is_instance(cx: Trace, value: Value, wanted: Any) -> bool:
     return truth_of(cx, isinstance, value, wanted)
 
 
-def is_subclass(cx: Trace, cls: type, wanted: Any) -> bool:
+def is_subclass(cx: Context, cls: type, wanted: Any) -> bool:
     """issubclass(cls, wanted) of two classes."""
     if isinstance(wanted, tuple):
         return any(is_subclass(cx, cls, part) for part in wanted)
@@ -109,7 +109,7 @@ def is_subclass(cx: Trace, cls: type, wanted: Any) -> bool:
     return bool(cx.guarded_call(issubclass, [cls, wanted], {}))
 
 
-def is_below(cx: Trace, cls: type, wanted: type) -> bool:
+def is_below(cx: Context, cls: type, wanted: type) -> bool:
     cx.names.of_ancestry(cls)
     return any(base is wanted for base in cls.__mro__)
 
@@ -121,7 +121,7 @@ def is_abstract(wanted: type, hook: Any, name: str) -> bool:
     return type(wanted) is PROTOCOL and (name == "__subclasscheck__" or not wanted.__dict__.get("_is_protocol", False))
 
 
-def truth_of(cx: Trace, function: Any, value: Value, wanted: Any) -> bool:
+def truth_of(cx: Context, function: Any, value: Value, wanted: Any) -> bool:
     """The answer of what is written in C, or of torch, which looks at the class and, of a tensor, at its dtype."""
     if isinstance(value, ConstantValue):
         return bool(cx.guarded_call(function, [value.value, wanted], {}))
@@ -131,7 +131,7 @@ def truth_of(cx: Trace, function: Any, value: Value, wanted: Any) -> bool:
     return bool(cx.guarded_call(issubclass, [value.pytype(), wanted], {}))
 
 
-def told_class(cx: Trace, value: Value) -> type:
+def told_class(cx: Context, value: Value) -> type:
     """What value.__class__ gives; its class where it gives none."""
     cls = value.pytype()
     if isinstance(value, WeakProxy):

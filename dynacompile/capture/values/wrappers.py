@@ -16,6 +16,7 @@ from dynacompile.capture.symbols import NeedsNumbers
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source
 from dynacompile.capture.values.functions import is_trusted
+from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.tensor import FACTS, TensorValue, has_history
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Match
@@ -27,10 +28,10 @@ from dynacompile.ops.wrappers import DTENSORS, Leave, Wrapping, inner_of, is_dte
 from dynacompile.private.of_torch import FakeTensor, TorchDispatchMode
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
-Field = Callable[["Trace", "WrapperTensor"], Value]
-Row = Callable[["Trace", "WrapperTensor", list[Value], dict[str, Value]], Value]
+Field = Callable[["Context", "WrapperTensor"], Value]
+Row = Callable[["Context", "WrapperTensor", list[Value], dict[str, Value]], Value]
 FIELDS: dict[str, Field] = {}  # of DTensor
 METHODS: dict[str, Row] = {}
 
@@ -46,7 +47,7 @@ class WrapperTensor(TensorValue):
     def describe(self) -> str:
         return f"{super().describe()} ({self.pytype().__qualname__})"
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in self.parts:
             return self.part(name)
         cls = self.pytype()
@@ -72,7 +73,7 @@ class WrapperTensor(TensorValue):
             raise unsupported("tensor-attribute", f"{self.describe()}.{name}, which requires gradients, or is the result of a collective that is under way,")
         return value
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if is_dtensor_class(self.pytype()) and name in METHODS:
             return METHODS[name](cx, self, args, kwargs)
         return super().method(cx, name, args, kwargs)
@@ -81,7 +82,7 @@ class WrapperTensor(TensorValue):
         return super().can_be_grad(value) and (not isinstance(value, TensorValue) or isinstance(value, WrapperTensor))
 
 
-def wrap_wrapper(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_wrapper(cx: Context, real: Any, source: Source) -> Value:
     """A wrapper that exists before the frame."""
     cls = type(real)
     if not has_history(real):
@@ -90,16 +91,17 @@ def wrap_wrapper(cx: Trace, real: Any, source: Source) -> Value:
     if is_dtensor_class(cls):
         check_placed(wrapping, source.text())
     check_whole(wrapping, inner_of(real, wrapping), source.text())
-    if any(id(part) in cx.known for part in inner_of(real, wrapping)):
+    if any(cx.known_value(part) is not None for part in inner_of(real, wrapping)):
         raise unsupported("tensor-subclass", f"{source.text()}, of {cls.__qualname__}, holds a tensor that is read by itself,")
     value = cx.recorder.wrapper_input(real, wrapping, source)
+    assert isinstance(value, WrapperTensor)
     fake = value.fake
     cx.guard("TENSOR_MATCH", source, TensorFacts(cls, fake.dtype, fake.device, fake.requires_grad, tuple(fake.shape), tuple(fake.stride()), wraps=True))
     for name, part in value.parts.items():
         inside, pending = part.fake, is_pending_class(type(part.real))
         facts = TensorFacts(type(part.real), inside.dtype, inside.device, part.real.requires_grad, tuple(inside.shape), tuple(inside.stride()), pending)
         cx.guard("TENSOR_MATCH", Attr(source, name), facts)
-        cx.known[id(part.real)], cx.ways[id(part.real)] = part, Attr(source, name)
+        cx.know(part.real, part, Attr(source, name))
     guard_context(cx, wrapping, source)
     return value
 
@@ -110,13 +112,13 @@ class PendingTensor(TensorValue):
     def pytype(self) -> type:
         return type(self.real)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in FACTS or cx.lookup(torch.Tensor, name) is cx.lookup(self.pytype(), name):
             return super().get_attr(cx, name)
         raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
 
 
-def wrap_pending(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_pending(cx: Context, real: Any, source: Source) -> Value:
     if not has_history(real) or real.is_inference() or type(real.elem) is not torch.Tensor or real.elem.layout is not torch.strided:
         raise unsupported("tensor-subclass", f"{source.text()}, of {type(real).__qualname__}, is no result of a collective on plain tensors")
     value = cx.recorder.pending_input(real, source)
@@ -161,7 +163,7 @@ def refusing(operands: Sequence[torch.Tensor]) -> AbstractContextManager[object]
     return RefuseRandom() if any(is_dtensor_class(type(t)) for t in operands) else nullcontext()
 
 
-def guard_modes(cx: Trace) -> None:
+def guard_modes(cx: Context) -> None:
     """What decides how operations on DTensors are carried out. Loss parallelism is a change of the handlers."""
     dispatcher = sys.modules[DTENSORS].DTensor._op_dispatcher  # type: ignore[attr-defined]
     handlers, are_same = dict(dispatcher._custom_op_handlers), "DTensor._op_dispatcher._custom_op_handlers are as they were"
@@ -169,7 +171,7 @@ def guard_modes(cx: Trace) -> None:
     cx.flag("DTensor._op_dispatcher._allow_implicit_replication", lambda: bool(dispatcher._allow_implicit_replication))
 
 
-def guard_context(cx: Trace, wrapping: Wrapping, source: Source) -> None:
+def guard_context(cx: Context, wrapping: Wrapping, source: Source) -> None:
     """Guards what a wrapper is beside the tensors inside."""
     if not is_dtensor_class(wrapping.cls):
         is_alike = disable(lambda value: is_wrapper(value) and bool(wrapping_of(value).context == wrapping.context))
@@ -215,7 +217,7 @@ def tensor_value(node: torch.fx.Node, fake: torch.Tensor) -> TensorValue:
     return WrapperTensor(node, fake)
 
 
-def check_written(written: Sequence[torch.Tensor], inputs: Collection[WrapperTensor]) -> None:
+def check_written(written: Sequence[torch.Tensor], inputs: Collection[GraphTensor]) -> None:
     """Refuses writes to wrappers of before the frame that autograd follows: the graph is given the tensors inside, whose writes it does not."""
     if not inputs or not torch.is_grad_enabled():
         return
@@ -231,7 +233,7 @@ def memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def leave_of(value: WrapperTensor, cx: Trace, outputs: Sequence[TensorValue]) -> Leave:
+def leave_of(value: WrapperTensor, cx: Context, outputs: Sequence[TensorValue]) -> Leave:
     """What takes apart a wrapper that the graph gives. Refuses one that shares memory with another tensor that exists after the graph: autograd would not
     know of that."""
     wrapping = wrapping_of(value.fake)
@@ -240,7 +242,7 @@ def leave_of(value: WrapperTensor, cx: Trace, outputs: Sequence[TensorValue]) ->
         check_placed(wrapping, "a result of the graph")
     own = {memory(part) for part in inner_of(value.fake, wrapping)}
     others = [other.fake for other in (*outputs, *cx.recorder.tensors.values()) if other is not value and other.has_fake]  # one that has none shares none
-    others += [part.fake for input in cx.recorder.wrappers.values() for part in input.parts.values()]
+    others += [part.fake for input in cx.recorder.wrappers.values() if isinstance(input, WrapperTensor) for part in input.parts.values()]
     if any(memory(part) in own for other in others for part in leaves_of(other)):
         raise unsupported("aliased-wrapper", f"{value.describe()} shares memory with another tensor")
     return Leave(wrapping)

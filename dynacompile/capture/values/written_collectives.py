@@ -21,7 +21,7 @@ from dynacompile.errors import Unsupported
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.context import Context
 
 NONE, NO = ConstantValue(None), ConstantValue(False)
 
@@ -43,19 +43,26 @@ class WorkValue(Value):
     def pytype(self) -> type:
         return dist.Work
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name != "wait":
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         return WaitMethod(self)
 
-    def wait(self, cx: Trace) -> None:
+    def wait(self, cx: Context) -> None:
         if not self.is_done:
             self.is_done = True
-            cx.works.remove(self)
+            cx.state(Works).open.remove(self)
             self.finish()
+
+
+class Works:
+    """open: collectives that the frame has begun and not waited for."""
+
+    def __init__(self) -> None:
+        self.open: list[WorkValue] = []
 
 
 class WaitMethod(Value):
@@ -65,21 +72,21 @@ class WaitMethod(Value):
     def describe(self) -> str:
         return f"{self.work.describe()}.wait"
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args or kwargs:
             raise unsupported("collective", "Work.wait() with a time-out")
         self.work.wait(cx)
         return ConstantValue(True)
 
 
-def refuse_pending(cx: Trace) -> None:
+def refuse_pending(cx: Context) -> None:
     """Where a graph ends."""
-    if cx.works:
-        reason = unsupported("collective", f"dist.{cx.works[0].name}(async_op=True), which the function does not wait for,")
+    if cx.state(Works).open:
+        reason = unsupported("collective", f"dist.{cx.state(Works).open[0].name}(async_op=True), which the function does not wait for,")
         raise LeftPending(reason.code, reason.reason, reason.hint)
 
 
-def group_of(cx: Trace, value: Value) -> Any:
+def group_of(cx: Context, value: Value) -> Any:
     """A process group that this process is in, guarded; None is the default one."""
     value = cx.force(value)
     try:
@@ -96,14 +103,14 @@ def group_of(cx: Trace, value: Value) -> Any:
     return group
 
 
-def world(cx: Trace) -> Any:
+def world(cx: Context) -> Any:
     """The default group, while it is that."""
     real: Any = dist.group.WORLD
     cx.flag("dist.group.WORLD", lambda: dist.group.WORLD is real)
     return real
 
 
-def checked(cx: Trace, name: str, value: Value) -> TensorValue:
+def checked(cx: Context, name: str, value: Value) -> TensorValue:
     """A tensor that a collective may read or write: a plain one, as backends ask for, that gradients do not come to."""
     value = cx.force(value)
     if type(value) is not TensorValue or not value.fake.is_contiguous() or value.fake.is_complex() or value.fake.is_inference():
@@ -113,7 +120,7 @@ def checked(cx: Trace, name: str, value: Value) -> TensorValue:
     return value
 
 
-def write(cx: Trace, target: TensorValue, made: Value) -> None:
+def write(cx: Context, target: TensorValue, made: Value) -> None:
     """Writes the result of a collective, unseen by autograd."""
     waited = cx.op("call_function", of_torch.wait_tensor, [made], {})
     if tuple(waited.fake.shape) != tuple(target.fake.shape):  # type: ignore[attr-defined]
@@ -121,23 +128,23 @@ def write(cx: Trace, target: TensorValue, made: Value) -> None:
     cx.op("call_method", "copy_", [cx.recorder.data_of(target), waited], {})
 
 
-def finished(cx: Trace, name: str, is_async: bool, finish: Callable[[], None]) -> Value:
+def finished(cx: Context, name: str, is_async: bool, finish: Callable[[], None]) -> Value:
     if not is_async:
         finish()
         return NONE
     work = WorkValue(name, finish)
-    cx.works.append(work)
+    cx.state(Works).open.append(work)
     return work
 
 
-def is_async(cx: Trace, name: str, value: Value) -> bool:
+def is_async(cx: Context, name: str, value: Value) -> bool:
     wanted = bool(cx.force(value).constant())
-    if wanted and not cx.follows_works:
+    if wanted and not cx.manner.works:
         raise unsupported("collective", f"dist.{name}(async_op=True), which the function does not wait for,")
     return wanted
 
 
-def reduction(cx: Trace, name: str, value: Value) -> ConstantValue:
+def reduction(cx: Context, name: str, value: Value) -> ConstantValue:
     """The name of a reduction."""
     real = cx.force(value).constant()
     found = names_of_reductions().get(real) if type(real) in FIXED else None
@@ -150,7 +157,7 @@ def names_of_reductions() -> dict[Any, str]:
     return {getattr(dist.ReduceOp, name): name.lower() for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")}
 
 
-def row_all_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_all_reduce(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     default = FixedValue(dist.ReduceOp.SUM)
     tensor, op, group, later = bind_arguments("all_reduce", ["tensor", "op", "group", "async_op"], args, kwargs, {"op": default, "group": NONE, "async_op": NO})
     target, begun = checked(cx, "all_reduce", tensor), is_async(cx, "all_reduce", later)
@@ -159,7 +166,7 @@ def row_all_reduce(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Va
     return finished(cx, "all_reduce", begun, lambda: write(cx, target, made))
 
 
-def row_broadcast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_broadcast(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["tensor", "src", "group", "async_op", "group_src"]
     tensor, src, group, later, group_src = bind_arguments("broadcast", names, args, kwargs, {"src": NONE, "group": NONE, "async_op": NO, "group_src": NONE})
     target, begun, over = checked(cx, "broadcast", tensor), is_async(cx, "broadcast", later), group_of(cx, group)
@@ -171,10 +178,10 @@ def row_broadcast(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Val
     return finished(cx, "broadcast", begun, lambda: write(cx, target, made))
 
 
-def gathers(name: str, op: Any, reduces: bool, grows: bool) -> Callable[[Trace, list[Value], dict[str, Value]], Value]:
+def gathers(name: str, op: Any, reduces: bool, grows: bool) -> Callable[[Context, list[Value], dict[str, Value]], Value]:
     """A collective that reads one tensor and writes another, which is as many times larger as the group has ranks, or smaller."""
 
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         names = ["output", "input", *(["op"] if reduces else []), "group", "async_op"]
         renamed = {{"output_tensor": "output", "input_tensor": "input"}.get(k, k): v for k, v in kwargs.items()}
         defaults = {"op": FixedValue(dist.ReduceOp.SUM), "group": NONE, "async_op": NO}
@@ -196,7 +203,7 @@ def gathers(name: str, op: Any, reduces: bool, grows: bool) -> Callable[[Trace, 
     return row
 
 
-def row_world(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_world(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`dist.group.WORLD`."""
     return cx.of(world(cx))
 

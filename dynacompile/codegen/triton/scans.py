@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dynacompile.codegen.triton import scalars
+import dynacompile.codegen.triton.scalars as scalars
 from dynacompile.ir.loops import Nest, Op, Scan
 from dynacompile.ops.scalars import PLACES
 
