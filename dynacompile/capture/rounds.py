@@ -9,19 +9,18 @@ What a round may do is a short list (`watch.py`). A round that does anything els
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
 from dynacompile.capture.interpreter import Taking
-from dynacompile.capture.repeats import leaves
-from dynacompile.capture.repetition import Known, Repetition, Round
+from dynacompile.capture.loops import Loop, looks
+from dynacompile.capture.repetition import Known, Repetition
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.iterators import EnumerateIterator, ZipIterator
 from dynacompile.capture.values.sequence import SequenceIterator
-from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.capture.watch import NotRepeatableError, Watch
 
 if TYPE_CHECKING:
@@ -30,35 +29,6 @@ if TYPE_CHECKING:
 
 KEPT = 16  # rounds of one loop that later ones are compared with
 MOST_FAILURES = 3  # rounds of one loop that cannot be repeated, after which none is watched any more
-
-
-class Loop:
-    """One loop of one frame, while it runs. rounds: those that were followed, by how their items look. followed: the last round was, and is not among them.
-
-    appended, read: the lists that rounds append to, and those that they read items of. taking: what empties the generator whose loop it is, meanwhile."""
-
-    def __init__(self, iterator: IteratorValue, taking: Taking | None):
-        self.iterator, self.taking = iterator, taking
-        self.rounds: dict[tuple, list[Round]] = {}
-        self.kept = self.failures = self.begun = 0
-        self.followed = False
-        self.appended: dict[int, Value] = {}
-        self.read: dict[int, Value] = {}
-
-    def add(self, item: Value, made: Round, read: Mapping[int, Value]) -> bool:
-        """Keeps a round; False where rounds read what others append."""
-        self.appended |= {id(append.target): append.target for append in made.appends}
-        self.read |= read
-        self.rounds.setdefault(looks(item), []).append(made)
-        self.kept += 1
-        self.followed = False
-        return self.appended.keys().isdisjoint(self.read)
-
-    def forget(self) -> None:
-        """A round did what is not known: others may have become different ones."""
-        self.rounds.clear()
-        self.kept = 0
-        self.failures += 1
 
 
 class Rounds:
@@ -161,10 +131,3 @@ def is_plain_iterator(iterator: Value) -> bool:
     if type(iterator) is EnumerateIterator:
         return is_plain_iterator(iterator.inner)
     return all(map(is_plain_iterator, iterator.parts)) if type(iterator) is ZipIterator else type(iterator) is SequenceIterator
-
-
-def looks(item: Value) -> tuple:
-    """Differs for items whose rounds differ, as far as that is seen at once."""
-    if type(item) is TensorValue:
-        return item.appearance()
-    return tuple(leaf.appearance() if isinstance(leaf, TensorValue) else type(leaf) for leaf in leaves(item))

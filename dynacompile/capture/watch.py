@@ -37,8 +37,8 @@ from dynacompile.ir.rounds import Again
 
 if TYPE_CHECKING:
     from dynacompile.capture.interpreter import FrameContext, SymbolicFrame
+    from dynacompile.capture.loops import Loop
     from dynacompile.capture.opcodes.table import Opcode
-    from dynacompile.capture.rounds import Loop
     from dynacompile.cpython.instructions import Instr
 
 WORTH = 3  # nodes, from which on a round that nobody sees the results of is one node where it is repeated

@@ -20,7 +20,6 @@ from dynacompile.capture.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.context import Context
-    from dynacompile.capture.values.arrays import ArrayValue
 
 Row = Callable[["Context", list[Value], dict[str, Value]], Value]
 OPERATORS: dict[str, Any] = {
@@ -244,27 +243,27 @@ def shaped(name: str, method: str, names: str, change: Callable[..., list[Any]],
         if array.is_scalar:  # type: ignore[attr-defined]
             refuse(name)
         rest = [a.constant() for a in args[1:]] if not kwargs else refuse(name)
-        found = cx.op("call_method", method, [array.as_tensor(cx), *map(cx.of, change(array, rest))], {})  # type: ignore[attr-defined]
+        tensor: TensorValue = array.as_tensor(cx)  # type: ignore[attr-defined]
+        found = cx.op("call_method", method, [tensor, *map(cx.of, change(tensor, rest))], {})
         return made(cx, found, [array], array.dtype, is_scalar=False)  # type: ignore[attr-defined]
 
     ROWS.update(dict.fromkeys(functions, row))
     METHOD_ROWS[name] = row
 
 
-def sizes(array: ArrayValue, rest: list[Any]) -> list[Any]:
+def sizes(tensor: TensorValue, rest: list[Any]) -> list[Any]:
     return [rest[0] if len(rest) == 1 and isinstance(rest[0], tuple) else tuple(rest)]
 
 
-def axes(array: ArrayValue, rest: list[Any]) -> list[Any]:
-    assert array.tensor is not None
-    return [tuple(range(array.tensor.fake.dim()))[::-1]] if not rest else sizes(array, rest)
+def axes(tensor: TensorValue, rest: list[Any]) -> list[Any]:
+    return [tuple(range(tensor.fake.dim()))[::-1]] if not rest else sizes(tensor, rest)
 
 
 shaped("reshape", "reshape", "shape", sizes, np.reshape)
-shaped("ravel", "reshape", "", lambda array, rest: [-1], np.ravel)
+shaped("ravel", "reshape", "", lambda tensor, rest: [-1], np.ravel)
 shaped("transpose", "permute", "axes", axes, np.transpose)
-shaped("squeeze", "squeeze", "axis", lambda array, rest: rest, np.squeeze)
-shaped("expand_dims", "unsqueeze", "axis", lambda array, rest: rest, np.expand_dims)
+shaped("squeeze", "squeeze", "axis", lambda tensor, rest: rest, np.squeeze)
+shaped("expand_dims", "unsqueeze", "axis", lambda tensor, rest: rest, np.expand_dims)
 
 
 def copied(method: str) -> Row:

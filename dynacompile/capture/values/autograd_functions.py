@@ -12,6 +12,7 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.classes import ATTRIBUTES, MAKERS
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.followed_functions import followed
 from dynacompile.capture.values.functions import CallableValue, is_trusted
@@ -195,3 +196,12 @@ def guard_global(cx: Context, table: dict[str, Any], name: str, refused: str, ow
         if not (isinstance(value, type) and issubclass(value, torch.autograd.Function)):
             raise unsupported("autograd-function", refused)
     cx.wrap(value, source)
+
+
+def apply_of(cls: type) -> Value | None:
+    """cls.apply, of a class of the user's."""
+    return ApplyValue(cls) if issubclass(cls, torch.autograd.Function) and cls.__module__.partition(".")[0] != "torch" else None
+
+
+ATTRIBUTES["apply"] = apply_of
+MAKERS[torch.autograd.Function] = FunctionObject

@@ -11,8 +11,9 @@ import torch.utils.checkpoint as checkpointing
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.contexts import DecoratedValue, GradModeContext
+from dynacompile.capture.values.contexts import DecoratedValue
 from dynacompile.capture.values.functions import FunctionValue
+from dynacompile.capture.values.grad_modes import GradModeContext
 from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.tensor import TensorValue

@@ -9,19 +9,19 @@ import functools
 import types
 import typing
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.autograd_functions import ApplyValue, FunctionObject
 from dynacompile.capture.values.base import BaseMethod, IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.dict_objects import DictObjectValue, is_dict_class, made_dict_object
 from dynacompile.capture.values.exceptions import make_exception
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
+from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.list_objects import ListObjectValue, is_list_class
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.namespaces import NamespaceValue
@@ -31,7 +31,6 @@ from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.rows import HANDLERS, handles, row_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
 from dynacompile.capture.values.slots import IN_C
-from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, Constant, Source
@@ -39,6 +38,12 @@ from dynacompile.ir.source import Attr, Constant, Source
 if TYPE_CHECKING:
     from dynacompile.capture.context import Context
     from dynacompile.capture.writing import Writer
+
+
+ATTRIBUTES: dict[str, Callable[[type], Value | None]] = {}
+"""Attributes of some classes that are more than what their dicts have, by name; None of classes that have none of the kind."""
+MAKERS: dict[type, Callable[[type], Value]] = {}
+"""Classes whose subclasses have objects of a kind of their own, and how such an object is made."""
 
 
 class ClassValue(Value):
@@ -97,8 +102,8 @@ class ClassValue(Value):
             if isinstance(above, IN_C):
                 return Method(self, name)
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
-        if name == "apply" and issubclass(self.real, torch.autograd.Function) and self.real.__module__.partition(".")[0] != "torch":
-            return ApplyValue(self.real)
+        if name in ATTRIBUTES and (own := ATTRIBUTES[name](self.real)) is not None:
+            return own
         if raw is MISSING:
             return self.of_enum(cx, name, above) if isinstance(self.real, enum.EnumMeta) else self.missing(cx, name)
         if name == "__new__":
@@ -195,8 +200,9 @@ class ClassValue(Value):
             return ListObjectValue(self.real, ListValue([]))
         if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and not kwargs and len(args) < 2:
             return TupleValue(args[0].elements(cx) if args else [], self.real)
-        if issubclass(self.real, torch.autograd.Function):
-            return FunctionObject(self.real)
+        maker = next((make for base, make in MAKERS.items() if issubclass(self.real, base)), None)
+        if maker is not None:
+            return maker(self.real)
         if not allocates_plainly(self.real) or issubclass(self.real, WEAK_CONTAINERS):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         abstract = getattr(self.real, "__abstractmethods__", None)
@@ -395,9 +401,9 @@ class SuperValue(Value):
         if name == "__new__" and not isinstance(raw, staticmethod):
             return new_of(raw)
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
-            if isinstance(self.owner, TensorValue) and isinstance(raw, types.GetSetDescriptorType):
+            if isinstance(self.owner, GraphTensor) and isinstance(raw, types.GetSetDescriptorType):
                 return self.owner.field(cx, name, raw)
-            if isinstance(self.owner, TensorValue) and isinstance(raw, IN_C) and cx.lookup(torch.Tensor, name) is raw and raw is not cx.lookup(object, name):
+            if isinstance(self.owner, GraphTensor) and isinstance(raw, IN_C) and cx.lookup(torch.Tensor, name) is raw and raw is not cx.lookup(object, name):
                 return BoundMethod(UnboundMethod(torch.Tensor, name), self.owner)
             if isinstance(raw, IN_C):
                 return BaseMethod(self.owner, name, self.start)

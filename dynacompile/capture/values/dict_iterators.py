@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
@@ -11,14 +11,35 @@ from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.context import Context
-    from dynacompile.capture.values.mapping import DictLike
     from dynacompile.capture.writing import Writer
+
+
+class Entries(Value):
+    """What a dict iterator asks of a dict, wherever its entries live. A key stands for an entry as `mapping.key_of` gives it."""
+
+    cls: type = dict
+
+    def keys(self, cx: Context) -> list[Hashable]:
+        """All keys, in order. The entry relies on them."""
+        raise NotImplementedError(type(self).__name__)
+
+    def key_at(self, cx: Context, hashed: Hashable) -> Value | None:
+        """The key of an entry; None where it is not there any more. Its value is not read."""
+        raise NotImplementedError(type(self).__name__)
+
+    def at(self, cx: Context, hashed: Hashable) -> Value:
+        """The value of an entry that is there."""
+        raise NotImplementedError(type(self).__name__)
+
+    def size(self, cx: Context) -> int:
+        """How many entries there are, which the entry relies on."""
+        raise NotImplementedError(type(self).__name__)
 
 
 class DictIterator(IteratorValue):
     """kind: keys, values or items of the dict."""
 
-    def __init__(self, cx: Context, owner: DictLike, kind: str):
+    def __init__(self, cx: Context, owner: Entries, kind: str):
         self.owner, self.kind = owner, kind
         self.hashes = owner.keys(cx)
         self.index = 0

@@ -12,7 +12,7 @@ from dynacompile.capture.values.base import Lazy, Method, Value, wraps
 from dynacompile.capture.values.cells import CellValue, cell_value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
-from dynacompile.capture.values.object_parts import DELETED, instance_dict_of
+from dynacompile.capture.values.object_parts import DELETED, DictOwner, instance_dict_of
 from dynacompile.capture.values.replaced import is_around_such_a_part, kept_in_python, replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
@@ -43,7 +43,7 @@ class CallableValue(Value):
         return super().method(cx, name, args, kwargs)
 
 
-class FunctionValue(CallableValue):
+class FunctionValue(CallableValue, DictOwner):
     """A Python function. real: the object, for a function that exists before the frame runs."""
 
     def __init__(

@@ -17,6 +17,7 @@ from dynacompile.ir.nodes import new_node_after
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
+    from dynacompile.capture.context import Context
     from dynacompile.ir.source import Source
 
 
@@ -140,3 +141,7 @@ class GraphTensor(Value):
 
     def argument(self) -> tuple[Any, Any]:
         return self.node, self.fake
+
+    def field(self, cx: Context, name: str, raw: Any) -> Value:
+        """What torch's getter `raw` gives."""
+        raise NotImplementedError(type(self).__name__)

@@ -14,6 +14,7 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values import (  # noqa: F401 - importing them fills their tables
+    autograd_functions,
     builtins,
     checks,
     comparing,

@@ -12,7 +12,7 @@ import torch
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, builtin_attribute, wraps
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, is_identity_key
-from dynacompile.capture.values.dict_iterators import DictIterator
+from dynacompile.capture.values.dict_iterators import DictIterator, Entries
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.namespaces import MISSING, defines
@@ -49,10 +49,8 @@ def missing_key(key: Value) -> Raised:
     return raises(KeyError, hashed, known=not isinstance(hashed, Value))
 
 
-class DictLike(Value):
+class DictLike(Entries):
     """What dicts share, wherever their entries live. A key stands for an entry as `key_of` gives it."""
-
-    cls: type = dict
 
     def pytype(self) -> type:
         return self.cls
@@ -64,18 +62,6 @@ class DictLike(Value):
     def holds(self, cx: Context, key: Value) -> bool:
         """Whether the key is there. Its value is not read."""
         return self.find(cx, key) is not None
-
-    def keys(self, cx: Context) -> list[Hashable]:
-        """All keys, in order. The entry relies on them."""
-        raise NotImplementedError(type(self).__name__)
-
-    def key_at(self, cx: Context, hashed: Hashable) -> Value | None:
-        """The key of an entry; None where it is not there any more. Its value is not read."""
-        raise NotImplementedError(type(self).__name__)
-
-    def at(self, cx: Context, hashed: Hashable) -> Value:
-        """The value of an entry that is there."""
-        raise NotImplementedError(type(self).__name__)
 
     def size(self, cx: Context) -> int:
         return len(self.keys(cx))

@@ -10,20 +10,58 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.namespaces import NamespaceValue
 from dynacompile.ir.guard_facts import Presence
+from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.context import Context
-    from dynacompile.capture.values.functions import FunctionValue
-    from dynacompile.capture.values.objects import ObjectValue
     from dynacompile.capture.writing import Writer
 
 DELETED = object()  # an attribute that the frame deleted
 
 
+class DictOwner(Value):
+    """An object with a `__dict__`. stored: attributes that the frame has set there, or deleted. removed: those of them that it deleted, and whether it had
+    set them before that."""
+
+    stored: dict[str, Any]
+    removed: dict[str, bool]
+
+    def own_dict(self) -> dict[str, Any]:
+        """Its `__dict__` as it was before the frame."""
+        raise NotImplementedError(type(self).__name__)
+
+    def dict_source(self) -> Source:
+        raise NotImplementedError(type(self).__name__)
+
+    def own_attribute(self, cx: Context, name: str) -> Value | None:
+        """What the __dict__ has under a name; None where it has nothing, which is not guarded."""
+        raise NotImplementedError(type(self).__name__)
+
+    def put_own(self, cx: Context, name: str, value: Value) -> None:
+        raise NotImplementedError(type(self).__name__)
+
+    def drop_own(self, cx: Context, name: str) -> None:
+        raise NotImplementedError(type(self).__name__)
+
+    def is_elsewhere(self, cx: Context, name: str) -> bool:
+        """Whether an entry is not what the attribute of that name is."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class Instance(DictOwner):
+    """An object of a user's class."""
+
+    cls: type
+
+    def told_length(self, cx: Context, name: str) -> bool:
+        """Whether a method that tells a length is there; it is called."""
+        raise NotImplementedError(type(self).__name__)
+
+
 class ObjectIterator(IteratorValue):
     """An iterator of a user's class."""
 
-    def __init__(self, owner: ObjectValue):
+    def __init__(self, owner: Instance):
         self.owner = owner
 
     def pytype(self) -> type:
@@ -45,7 +83,7 @@ class ObjectIterator(IteratorValue):
 class ItemIterator(IteratorValue):
     """Iterates an object that has __getitem__ alone."""
 
-    def __init__(self, owner: ObjectValue):
+    def __init__(self, owner: Instance):
         self.owner, self.index = owner, 0
 
     def pytype(self) -> type:
@@ -66,7 +104,7 @@ class ItemIterator(IteratorValue):
 class InstanceDict(NamespaceValue):
     """object.__dict__: the attributes of an object, past its class."""
 
-    def __init__(self, owner: ObjectValue | FunctionValue):
+    def __init__(self, owner: DictOwner):
         self.owner = owner
 
     def describe(self) -> str:
@@ -103,7 +141,7 @@ class InstanceDict(NamespaceValue):
 DICTS: weakref.WeakValueDictionary[int, InstanceDict] = weakref.WeakValueDictionary()  # by the id of their owners, which they hold
 
 
-def instance_dict_of(owner: ObjectValue | FunctionValue) -> InstanceDict:
+def instance_dict_of(owner: DictOwner) -> InstanceDict:
     """The same one, as long as somebody has it. The owner does not hold it: a circle of the two would keep the object itself alive."""
     found = DICTS.get(id(owner))
     if found is None:

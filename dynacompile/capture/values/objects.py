@@ -14,7 +14,7 @@ from dynacompile.capture.values.descriptors import assigned_attribute, bind_desc
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.mapping import DictLike
-from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
+from dynacompile.capture.values.object_parts import DELETED, Instance, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.writing import Writer
 
 
-class ObjectValue(Value):
+class ObjectValue(Instance):
     """An instance of a user class. real: the object, where it exists before the frame runs. stored: attributes written so far."""
 
     def __init__(self, cls: type, real: Any = None, source: Source | None = None):

@@ -9,6 +9,7 @@ import dynacompile.capture.values.control_flow
 import dynacompile.capture.values.derivatives
 import dynacompile.capture.values.dtensors
 import dynacompile.capture.values.functional
+import dynacompile.capture.values.grad_modes
 import dynacompile.capture.values.gradients
 import dynacompile.capture.values.transforms
 import dynacompile.capture.values.written_collectives  # noqa: F401
