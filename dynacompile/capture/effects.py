@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.function_modes import FunctionModes
-from dynacompile.capture.random_state import RandomState
-from dynacompile.capture.settings import Settings
+from dynacompile.capture.tensors.function_modes import FunctionModes
+from dynacompile.capture.tensors.random_state import RandomState
+from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.writing import Writer
     from dynacompile.cpython.instructions import Position
 
 

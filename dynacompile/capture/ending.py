@@ -9,16 +9,16 @@ from types import CodeType
 import torch
 
 from dynacompile.capture.breaks import Raised
+from dynacompile.capture.frames.interpreter import FrameContext, SymbolicFrame
 from dynacompile.capture.handling import make_raised, raise_again, raise_out
-from dynacompile.capture.interpreter import FrameContext, SymbolicFrame
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in, parameter_count, reached
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.contexts import ExitValue, entered_by_hand
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.positions import StateValue
-from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Applied, Local, Source
 
 

@@ -20,29 +20,29 @@ from dynacompile.capture.breaking import can_execute, finish_break
 from dynacompile.capture.breaks import BREAKS, OF_VALUES, WHOLE, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
+from dynacompile.capture.frames.interpreter import SymbolicFrame, is_plain_frame
+from dynacompile.capture.frames.repeats import Facts
 from dynacompile.capture.handling import can_be_handed_on
-from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.manner import Manner
-from dynacompile.capture.repeats import Facts
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import is_resume
 from dynacompile.capture.shared_memory import SharesMemory
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, counts_loop
+from dynacompile.capture.tensors.deferred_texts import TextOutdated
+from dynacompile.capture.tensors.distributions import assumable
+from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
+from dynacompile.capture.tensors.gradients import Hooks
+from dynacompile.capture.tensors.torch_functions import refusal
+from dynacompile.capture.tensors.wrappers import WrapperTensor, leave_of
+from dynacompile.capture.tensors.written_collectives import LeftPending, refuse_pending
 from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.cells import Cells, CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import EnteredByHand
-from dynacompile.capture.values.deferred_texts import TextOutdated
-from dynacompile.capture.values.distributions import assumable
-from dynacompile.capture.values.dtensors import prepare as prepare_dtensors
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.gradients import Hooks
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.positions import GivenIterators
-from dynacompile.capture.values.torch_functions import refusal
-from dynacompile.capture.values.wrappers import WrapperTensor, leave_of
-from dynacompile.capture.values.written_collectives import LeftPending, refuse_pending
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError

@@ -17,9 +17,9 @@ from dynacompile.capture.operands import first_line, target_name, tensors_in
 from dynacompile.capture.recorded import Operation, memory_of, storage_of
 from dynacompile.capture.results import Results
 from dynacompile.capture.symbols import NeedsNumbers, Symbols
+from dynacompile.capture.tensors.wrappers import refusing
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.graph_tensor import GraphTensor
-from dynacompile.capture.values.wrappers import refusing
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site, TensorFacts
 from dynacompile.ir.fakes import fake_mode

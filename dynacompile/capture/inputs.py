@@ -14,9 +14,9 @@ from dynacompile.capture.operands import is_asked
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.shared_memory import whole, whole_source
 from dynacompile.capture.symbols import NeedsSymbols, is_marked
+from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue
+from dynacompile.capture.tensors.wrappers import PendingTensor, WrapperTensor
 from dynacompile.capture.values.graph_tensor import GraphTensor
-from dynacompile.capture.values.tensor import PLAIN_CLASSES, TensorValue
-from dynacompile.capture.values.wrappers import PendingTensor, WrapperTensor
 from dynacompile.ir.captured import GraphInput, TensorFacts
 from dynacompile.ir.fakes import fake_of, with_history, wrapper_fake
 from dynacompile.ir.looks import Later, Look, give

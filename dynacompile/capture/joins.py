@@ -9,10 +9,10 @@ import torch
 
 from dynacompile.capture.list_operations import MANY, GeneralError, is_plain, look_of
 from dynacompile.capture.recorded import Operation
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue
-from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.captured import Site
 from dynacompile.ir.looks import Later, Look
 from dynacompile.ir.nodes import new_node

@@ -16,12 +16,12 @@ import torch.fx
 from dynacompile.capture.known_numbers import known_number
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.results import UnknownError, fresh_look, member_token, token
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.graph_tensor import Member, Members
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
-from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.captured import Site
 from dynacompile.ir.looks import Later, LaterList, Looks
 from dynacompile.ir.nodes import new_node

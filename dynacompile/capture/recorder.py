@@ -21,13 +21,13 @@ from dynacompile.capture.recorded import Operation, as_it_is, memory_of, storage
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
 from dynacompile.capture.results import ALL
 from dynacompile.capture.symbols import Unbacked
+from dynacompile.capture.tensors.tensor import TensorValue
+from dynacompile.capture.tensors.wrappers import check_written, tensor_value
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
-from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.capture.values.wrappers import check_written, tensor_value
 from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.ir.looks import Later, Look, give
 from dynacompile.ir.nodes import copy_node, new_node

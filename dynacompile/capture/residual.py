@@ -10,10 +10,10 @@ from typing import Any
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import Decoded
 from dynacompile.capture.calling import CallWriter
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import NULL, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.graph_tensor import GraphTensor
-from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH

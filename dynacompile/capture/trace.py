@@ -12,36 +12,36 @@ import torch
 import torch.fx
 
 import dynacompile.capture.opcodes
-import dynacompile.capture.override_rows  # noqa: F401 - as above
+import dynacompile.capture.tensors.override_rows  # noqa: F401 - as above
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.bytecode import CodeCache
-from dynacompile.capture.context import State, SubGraph
 from dynacompile.capture.effects import Effects
-from dynacompile.capture.interpreter import Choosing, Looping, SymbolicFrame, Watching, inline
+from dynacompile.capture.frames.interpreter import Choosing, Looping, SymbolicFrame, Watching, inline
+from dynacompile.capture.frames.repeats import Facts, Repeats
+from dynacompile.capture.frames.rounds import Rounds
+from dynacompile.capture.library.kinds import value_of, wrap
+from dynacompile.capture.library.operations import apply_operator, equal, is_same
 from dynacompile.capture.manner import Manner
-from dynacompile.capture.operations import apply_operator, equal, is_same
-from dynacompile.capture.overrides import Overrides
 from dynacompile.capture.polyfills import is_polyfill
-from dynacompile.capture.random_state import RandomState
 from dynacompile.capture.recorder import Recorder
-from dynacompile.capture.repeats import Facts, Repeats
-from dynacompile.capture.rounds import Rounds
-from dynacompile.capture.scopes import Globals
-from dynacompile.capture.settings import Settings, fill
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
-from dynacompile.capture.torch_modes import TorchModes
+from dynacompile.capture.tensors.generators import drawn
+from dynacompile.capture.tensors.modules import ModuleValue
+from dynacompile.capture.tensors.overrides import Overrides
+from dynacompile.capture.tensors.random_state import RandomState
+from dynacompile.capture.tensors.settings import Settings, fill
+from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
+from dynacompile.capture.values.context import State, SubGraph
 from dynacompile.capture.values.contexts import perform
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, guards_class_data
 from dynacompile.capture.values.exceptions import ExceptionValue, Handling
 from dynacompile.capture.values.functions import FunctionValue, function_value
-from dynacompile.capture.values.generators import drawn
-from dynacompile.capture.values.kinds import value_of, wrap
 from dynacompile.capture.values.mapping import DictValue, key_of
-from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.plain import plain, tracked
+from dynacompile.capture.values.scopes import Globals
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.slots import slot_method
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.interpreter import FrameContext
+from dynacompile.capture.frames.interpreter import FrameContext
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.shared_memory import SharesMemory, can_be_views
 from dynacompile.capture.values.base import Value

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dynacompile.capture.assertions import assumed
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.function_modes import DeviceBlock
-from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.predication import branch
+from dynacompile.capture.frames.assertions import assumed
+from dynacompile.capture.frames.predication import branch
+from dynacompile.capture.frames.table import opcode
+from dynacompile.capture.tensors.function_modes import DeviceBlock
 from dynacompile.capture.values.base import IteratorValue
 from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.contexts import ContextValue
@@ -22,7 +22,7 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.cpython import RUNNING
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 

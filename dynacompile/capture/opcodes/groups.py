@@ -1,7 +1,7 @@
 """All rows of the opcode table, by what the instructions deal with. Importing a group fills the table."""
 
+from dynacompile.capture.frames.table import TABLE
 from dynacompile.capture.opcodes import attributes, building, calls, control, matching, names, operators, stack
-from dynacompile.capture.opcodes.table import TABLE
 
 GROUPS = (attributes, building, calls, control, matching, names, operators, stack)
 

@@ -7,17 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import NotConstant, unsupported
-from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.frames.table import opcode
+from dynacompile.capture.library.type_questions import is_subclass
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictLike
 from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.capture.values.sequence import TupleValue
-from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.capture.values.type_questions import is_subclass
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 WHOLE = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)  # classes whose one positional pattern is the object itself

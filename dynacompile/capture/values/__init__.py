@@ -1,1 +1,4 @@
-"""Tracked values: what capture knows of Python objects. `kinds.py` makes them of real objects; each file is one kind, or what some kinds share."""
+"""Values of Python objects, and the protocol by which they ask the capture that they are a part of (`context.py`, `recording.py`, `writing.py`).
+
+No file here knows tensors, but for what a tensor of the graph is as data (`graph_tensor.py`).
+"""

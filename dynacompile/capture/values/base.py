@@ -15,8 +15,8 @@ from dynacompile.ir.namespaces import MISSING, class_lookup, defines
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class Value:

@@ -13,7 +13,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 
 def bind_call(cx: Context, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> list[Value | None]:

@@ -12,8 +12,8 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.ir.source import ClosureCell, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class Cells:

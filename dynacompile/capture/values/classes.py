@@ -36,8 +36,8 @@ from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 ATTRIBUTES: dict[str, Callable[[type], Value | None]] = {}

@@ -16,7 +16,7 @@ from dynacompile.ir.guard_facts import function_facts
 from dynacompile.ir.source import ClosureCell, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 
 class ComparedKey:

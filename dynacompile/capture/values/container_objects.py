@@ -10,7 +10,7 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 

@@ -19,8 +19,8 @@ from dynacompile.ir.namespaces import MISSING, defines
 from dynacompile.ir.source import Applied, Constant, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class ContextVariable(Value):

@@ -13,8 +13,8 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.errors import Unsupported
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import CallWriter, Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import CallWriter, Writer
 
 
 class EnteredByHand(Unsupported):

@@ -14,7 +14,7 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 
 def dict_popitem(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -14,8 +14,8 @@ from dynacompile.capture.values.sequence import ListValue, SequenceIterator, Tup
 from dynacompile.ir.source import Attr, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 READS = ("index", "count", "__len__", "__getitem__", "__contains__", "__iter__")  # shared with list
 CHANGES = ("clear", "reverse", "remove")

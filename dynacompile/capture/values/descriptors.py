@@ -14,7 +14,7 @@ from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 LruWrapper = type(functools.lru_cache(abs))
 

@@ -21,8 +21,8 @@ from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.source import Constant, Entry, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 CHANGES = frozenset("__init__ __setitem__ __delitem__ __ior__ pop popitem setdefault update clear move_to_end".split())
 

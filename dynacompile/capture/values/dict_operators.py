@@ -10,7 +10,7 @@ from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 COUNTER_METHODS = {
     "add": "__add__",

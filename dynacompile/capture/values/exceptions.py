@@ -22,8 +22,8 @@ from dynacompile.ir.source import Attr, DictAttr, Source
 if TYPE_CHECKING:
     from types import CodeType
 
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
     from dynacompile.cpython.instructions import Position
 
 

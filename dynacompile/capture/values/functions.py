@@ -21,8 +21,8 @@ from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Source
 from dynacompile.markers import DISABLED
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context, Scope
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context, Scope
+    from dynacompile.capture.values.writing import Writer
 
 
 class CallableValue(Value):

@@ -1,4 +1,4 @@
-"""A tensor of the graph as data: its node, its metadata, and what the frame has done to it. What Python can ask of it is `values/tensor.py`."""
+"""A tensor of the graph as data: its node, its metadata, and what the frame has done to it. What Python can ask of it is `tensors/tensor.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dynacompile.ir.nodes import new_node_after
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
     from dynacompile.ir.source import Source
 
 

@@ -10,8 +10,8 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 @dataclass(frozen=True)

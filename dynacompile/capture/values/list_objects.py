@@ -14,8 +14,8 @@ from dynacompile.capture.values.sequence import ListValue, SequenceIterator, Tup
 from dynacompile.ir.source import Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 CHANGES = frozenset("__init__ __setitem__ __delitem__ __iadd__ append extend insert pop clear reverse remove sort".split())
 

@@ -19,8 +19,8 @@ from dynacompile.ir.namespaces import MISSING, defines
 from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 def key_of(value: Value) -> Hashable:

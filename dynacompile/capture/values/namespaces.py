@@ -12,7 +12,7 @@ from dynacompile.capture.values.mapping import DICT_METHODS, DictLike, DictValue
 from dynacompile.ir.namespaces import defines
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 
 class NamespaceValue(DictLike):

@@ -13,8 +13,8 @@ from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 DELETED = object()  # an attribute that the frame deleted
 

@@ -22,8 +22,8 @@ from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, DictAttr, Item, Source, TypeOf
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class ObjectValue(Instance):

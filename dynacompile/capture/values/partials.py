@@ -16,8 +16,8 @@ from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.source import Attr, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class PartialValue(CallableValue):

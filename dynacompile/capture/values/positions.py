@@ -21,8 +21,8 @@ from dynacompile.capture.values.sequence import ListValue, SequenceIterator, Seq
 from dynacompile.capture.values.symbolic import SymbolicInt
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import LeafWriter, Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import LeafWriter, Writer
 
 KINDS = frozenset({list, tuple, range, str, bytes, torch.Size})  # whose iterators count from 0, and can be set
 

@@ -14,8 +14,8 @@ from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 READS = frozenset("get keys values items copy __getitem__ __contains__ __len__ __iter__ __or__ __reversed__".split())
 

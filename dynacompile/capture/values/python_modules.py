@@ -16,7 +16,7 @@ from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 
 class PythonModuleValue(Value):

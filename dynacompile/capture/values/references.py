@@ -15,8 +15,8 @@ from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Applied, Referent, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class Reference(Value):

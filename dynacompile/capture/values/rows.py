@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.values.base import Value
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 Row = Callable[["Context", list[Value], dict[str, Value]], Value]
 HANDLERS: dict[Any, Row] = {}

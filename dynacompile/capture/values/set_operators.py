@@ -11,7 +11,7 @@ from dynacompile.capture.values.mapping import DictView
 from dynacompile.capture.values.sets import UNORDERED, SetValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 SET_METHODS = {"or_": "union", "and_": "intersection", "sub": "difference", "xor": "symmetric_difference"}
 

@@ -13,7 +13,7 @@ from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Attr, Constant, DictAttr
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 
 @handles(inspect.signature)

@@ -17,7 +17,7 @@ from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.ir.namespaces import class_lookup
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType)
 OPERATORS = {method: name for name, method in UNARY.items() if name != "inv"} | {f"__{name}__": name for name in INPLACE}

@@ -23,9 +23,9 @@ from dynacompile.ir.shapes import LARGEST, as_static, unbacked
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
     from dynacompile.capture.symbols import Symbols
-    from dynacompile.capture.writing import Writer
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 # Operators that torch.SymInt computes as Python does, for ints of any sign.
 ARITHMETIC = frozenset({"add", "sub", "mul"})

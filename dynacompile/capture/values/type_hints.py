@@ -18,7 +18,7 @@ from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.context import Context
+    from dynacompile.capture.values.context import Context
 
 SPELLED = (typing.Union, typing.List, typing.List[int], typing.Union[int, str], typing.Literal[1])  # noqa: UP006, UP007
 FORMS = tuple(type(form) for form in SPELLED)
