@@ -38,11 +38,11 @@ from dynacompile.capture.values.context import State, SubGraph
 from dynacompile.capture.values.contexts import perform
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, guards_class_data
 from dynacompile.capture.values.exceptions import ExceptionValue, Handling
-from dynacompile.capture.values.functions import FunctionValue, function_value
+from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.mapping import DictValue, key_of
 from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.scopes import Globals
-from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.sequence import ListValue
 from dynacompile.capture.values.slots import slot_method
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.ir.captured import Guard, Site
@@ -190,12 +190,6 @@ class Trace:
         if found is None:
             found = self.literals[id(real)] = value_of(self, real)
         return found
-
-    def list_of(self, items: Sequence[Value]) -> Value:
-        return ListValue(items)
-
-    def tuple_of(self, items: Sequence[Value], cls: type = tuple) -> Value:
-        return TupleValue(items, cls)
 
     def symbolic_number(self, real: float, source: Source) -> Value | None:
         """The value of an int or float that exists before the frame, where it is symbolic."""
@@ -359,10 +353,6 @@ class Trace:
 
     def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})
-
-    def polyfilled(self, function: FunctionType, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
-        """A call of a function of the polyfills."""
-        return function_value(self, function, Constant(function, function.__qualname__)).call(self, args, kwargs or {})
 
     def unless_missing(self, get: Callable[[], Value | None], missing: type = AttributeError) -> Value | None:
         """get(), or None where it raises `missing`."""

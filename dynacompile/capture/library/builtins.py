@@ -201,7 +201,7 @@ def row_set(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(frozenset)
 def row_frozenset(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return cx.pure(frozenset, [cx.tuple_of(a.elements(cx)) for a in args], kwargs)
+    return cx.pure(frozenset, [TupleValue(a.elements(cx)) for a in args], kwargs)
 
 
 def make_dict(cls: type) -> None:

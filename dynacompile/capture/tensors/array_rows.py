@@ -17,6 +17,7 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.sequence import ListValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -299,7 +300,7 @@ def joined(name: str, target: Any) -> None:
         if not all(hasattr(a, "as_tensor") and not a.is_scalar for a in arrays) or axis is None:
             refuse(name)
         result = np.result_type(*(a.dtype for a in arrays))
-        found = cx.op("call_function", target, [cx.list_of([tensor_for(cx, a, result) for a in arrays]), ConstantValue(axis)], {})
+        found = cx.op("call_function", target, [ListValue([tensor_for(cx, a, result) for a in arrays]), ConstantValue(axis)], {})
         return made(cx, found, arrays, result)
 
     ROWS[getattr(np, name)] = row

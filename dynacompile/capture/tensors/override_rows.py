@@ -15,6 +15,7 @@ from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.source import Constant
 from dynacompile.private import of_torch
 
@@ -42,7 +43,7 @@ def handle_torch_function(cx: Context, args: list[Value], kwargs: dict[str, Valu
 
 @handles(torch.Tensor.__dict__[OVERRIDE].__func__)
 def default_override(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    defaults: dict[str, Value | None] = {"args": cx.tuple_of([]), "kwargs": ConstantValue(None)}
+    defaults: dict[str, Value | None] = {"args": TupleValue([]), "kwargs": ConstantValue(None)}
     cls, function, types, given, named = bind_arguments(OVERRIDE, ["cls", "func", "types", "args", "kwargs"], args, kwargs, defaults)
     return cx.overrides.default(cls.constant(), function, types, given, named)
 

@@ -9,6 +9,7 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.polyfills import TABLE
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.functions import call_polyfill
 from dynacompile.capture.values.rows import handles
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def polyfill(real: Any, function: Callable[..., Any]) -> None:
         for value in args[:1]:
             if isinstance(value, TensorValue):
                 raise unsupported("to-python", f"{real.__name__} of {value.describe()}")
-        return cx.polyfilled(function, args, kwargs)  # type: ignore[arg-type]
+        return call_polyfill(cx, function, args, kwargs)  # type: ignore[arg-type]
 
 
 for _real, _function in TABLE.items():

@@ -18,6 +18,7 @@ from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.tensors.tensor import METHODS, READERS, TensorValue, decided
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ops.python_numbers import NAMES, PYTHON_NUMBER, call_text
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def read_number(cx: Context, tensor: TensorValue, cls: type | None = None) -> Va
     wanted = torch.bool if kind is bool else torch.int64 if (cls or kind) is int else torch.float64
     kept = cx.op("call_method", "to", [kept, ConstantValue(wanted)], {"copy": ConstantValue(True)})
     if tensor.fake.dim():
-        kept = cx.op("call_method", "reshape", [kept, cx.tuple_of([])], {})
+        kept = cx.op("call_method", "reshape", [kept, TupleValue([])], {})
     assert isinstance(kept, TensorValue)
     cx.recorder.optional.update(dict.fromkeys(cx.recorder.nodes[before:]))
     if tensor.source is None or type(tensor) is not TensorValue or cls not in (None, kind):
@@ -125,7 +126,7 @@ def read_list(cx: Context, tensor: TensorValue) -> Value | None:
     if not all(type(size) is int for size in sizes) or tensor.fake.numel() > MOST_ITEMS or tensor.fake.dtype.is_complex:
         return None
     rows = [cx.op("call_function", operator.getitem, [tensor, ConstantValue(i)], {}) for i in range(sizes[0])]
-    return cx.list_of([row.method(cx, "tolist", [], {}) for row in rows])
+    return ListValue([row.method(cx, "tolist", [], {}) for row in rows])
 
 
 def is_number(value: Value) -> bool:
@@ -164,7 +165,7 @@ def computed(cx: Context, function: Callable, args: Sequence[Value]) -> Value | 
         return None
     if name == "pow" and (not isinstance(args[1], ConstantValue) or args[1].value < 0 or args[1].value != int(args[1].value)):  # may be complex, or raise
         return None
-    numbers = cx.list_of([a.tensor for a in args if isinstance(a, ReadNumber)])
+    numbers = ListValue([a.tensor for a in args if isinstance(a, ReadNumber)])
     text = call_text(name, [None if isinstance(a, ReadNumber) else a.constant() for a in args])
     return made(cx.op("call_function", PYTHON_NUMBER, [numbers, ConstantValue(text)], {}), float)
 

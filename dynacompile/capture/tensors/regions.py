@@ -149,7 +149,7 @@ def rows_of(cx: Context, name: str, xs: Value, dim: int, reverse: bool) -> Value
 
     def first(tensor: TensorValue) -> Value:
         moved = cx.op("call_function", torch.movedim, [tensor, ConstantValue(dim), ConstantValue(0)], {}) if dim else tensor
-        return cx.op("call_function", torch.flip, [moved, cx.tuple_of([ConstantValue(0)])], {}) if reverse else moved
+        return cx.op("call_function", torch.flip, [moved, TupleValue([ConstantValue(0)])], {}) if reverse else moved
 
     return mapped(xs, first)  # type: ignore[arg-type]
 
@@ -179,7 +179,7 @@ MOVES_BACK = any(isinstance(c, CodeType) and {"movedim", "ndim"} <= {*c.co_names
 def in_place_of(cx: Context, rows: Value, dim: int, reverse: bool) -> Value:
     """Stacked results, in the order and along the dimension that was looped over."""
     if reverse:
-        rows = cx.op("call_function", torch.flip, [rows, cx.tuple_of([ConstantValue(0)])], {})
+        rows = cx.op("call_function", torch.flip, [rows, TupleValue([ConstantValue(0)])], {})
     if MOVES_BACK and dim and dim < rows.fake.dim():  # type: ignore[attr-defined]
         rows = cx.op("call_function", torch.movedim, [rows, ConstantValue(0), ConstantValue(dim)], {})
     return rows

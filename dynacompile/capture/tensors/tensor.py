@@ -395,7 +395,7 @@ class TensorValue(GraphTensor):
         if name == "new" and len(args) == 1 and isinstance(args[0], SequenceValue) and not kwargs and args[0].pytype() in (list, tuple):
             return cx.op("call_method", "new_tensor", [self, *args], {"dtype": ConstantValue(self.fake.dtype)})
         if name == "new" and all(isinstance(a, ConstantValue) for a in args) and not kwargs:
-            sizes = args[0] if len(args) == 1 and isinstance(args[0].constant(), torch.Size) else cx.tuple_of(args)
+            sizes = args[0] if len(args) == 1 and isinstance(args[0].constant(), torch.Size) else TupleValue(args)
             return cx.op("call_method", "new_empty", [self, sizes], {})
         if name == "new" or (name == "type" and not args and not kwargs):
             return cx.pure(self.fake.type, [], {}) if name == "type" else self.refuse(name)

@@ -10,6 +10,7 @@ import torch
 
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.private import of_torch
 
@@ -98,4 +99,4 @@ def on_cpu(value: Value) -> bool:
 
 def double_tensor(cx: Context, number: Value) -> Value:
     """A number as a tensor of as many digits as Python has."""
-    return cx.op("call_function", torch.full, [cx.tuple_of([]), number], {"dtype": ConstantValue(torch.float64)})
+    return cx.op("call_function", torch.full, [TupleValue([]), number], {"dtype": ConstantValue(torch.float64)})

@@ -28,7 +28,7 @@ from dynacompile.capture.values.functions import SPECIAL, CallableValue, Optimiz
 from dynacompile.capture.values.replaced import hidden_from_dynamo, kept_in_python
 from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.rows import HANDLERS, handles
-from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.capture.values.sequence import SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import identity
@@ -268,7 +268,7 @@ def holds_tensors(value: Value) -> bool:
 def number_tensor(cx: Context, number: Value, options: dict[str, Value]) -> Value:
     """torch.tensor(number) of a symbolic number, which torch would turn into a constant."""
     dtype = torch.int64 if isinstance(number, SymbolicInt) else torch.get_default_dtype()
-    return cx.op("call_function", torch.full, [cx.tuple_of([]), number], {"dtype": ConstantValue(dtype), **options})
+    return cx.op("call_function", torch.full, [TupleValue([]), number], {"dtype": ConstantValue(dtype), **options})
 
 
 def special_function(cx: Context, real: types.FunctionType, source: Source) -> Value | None:
@@ -416,7 +416,7 @@ def asked_break(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 @handles(torch.Size)
 def make_size(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return cx.pure(torch.Size, [cx.tuple_of([e for a in args for e in a.elements(cx)])], kwargs)
+    return cx.pure(torch.Size, [TupleValue([e for a in args for e in a.elements(cx)])], kwargs)
 
 
 def constructor(cls: type) -> None:
@@ -435,7 +435,7 @@ def typed_tensor(cls: Any, dtype: torch.dtype | None) -> None:
             return cx.op("call_function", torch.tensor, args, options)
         if kwargs or not all(isinstance(a, ConstantValue) and type(a.value) is int for a in args):
             raise unsupported("unknown-function", f"{cls.__name__} of other things than numbers")
-        return cx.op("call_function", torch.empty, [cx.tuple_of(args or [ConstantValue(0)])], options)
+        return cx.op("call_function", torch.empty, [TupleValue(args or [ConstantValue(0)])], options)
 
 
 typed_tensor(torch.Tensor, None)

@@ -101,7 +101,7 @@ class ConstantValue(Value):
 
     def iterate(self, cx: Context) -> IteratorValue:
         if isinstance(self.value, (enum.Flag, re.Match)):  # whose iterators are not those of a container
-            return cx.tuple_of([cx.of(part) for part in self.value]).iterate(cx)  # type: ignore[union-attr]
+            return cx.of(tuple(self.value)).iterate(cx)  # type: ignore[arg-type]
         if not isinstance(self.value, (str, bytes, tuple, range, frozenset, torch.Size)):
             raise unsupported("would-raise", f"{type(self.value).__name__!r} object is not iterable")
         return ConstantIterator(self.value)

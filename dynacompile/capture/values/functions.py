@@ -17,7 +17,7 @@ from dynacompile.capture.values.replaced import is_around_such_a_part, kept_in_p
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
 from dynacompile.ir.namespaces import defines
-from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Source
+from dynacompile.ir.source import Attr, Constant, DefaultArg, DictAttr, Source
 from dynacompile.markers import DISABLED
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class FunctionValue(CallableValue, DictOwner):
             case "__defaults__":
                 return TupleValue(self.defaults) if self.defaults else ConstantValue(None)
             case "__kwdefaults__":
-                return cx.dict_of(list(self.kwdefaults), list(self.kwdefaults.values())) if self.kwdefaults else ConstantValue(None)
+                return DictValue.of([(ConstantValue(key), value) for key, value in self.kwdefaults.items()]) if self.kwdefaults else ConstantValue(None)
             case "__name__":
                 return ConstantValue(code.co_name)
             case "__qualname__":
@@ -402,6 +402,11 @@ def function_value(cx: Context, real: types.FunctionType, source: Source) -> Fun
     kwdefaults: dict[str, Value] = {k: Lazy(cx, d, DefaultArg(source, k)) for k, d in (real.__kwdefaults__ or {}).items()}
     cells = [cell_value(cx, cell, name, source, i) for i, (name, cell) in enumerate(zip(real.__code__.co_freevars, real.__closure__ or ()))]
     return FunctionValue(real.__code__, cx.scope_of(real, source), real.__qualname__, defaults, kwdefaults, cells, real, source)
+
+
+def call_polyfill(cx: Context, function: types.FunctionType, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
+    """A call of a function of the polyfills, which nobody changes."""
+    return function_value(cx, function, Constant(function, function.__qualname__)).call(cx, args, kwargs or {})
 
 
 @wraps(types.MethodType)

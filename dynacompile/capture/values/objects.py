@@ -12,7 +12,7 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import is_trusted
+from dynacompile.capture.values.functions import call_polyfill, is_trusted
 from dynacompile.capture.values.mapping import DictLike
 from dynacompile.capture.values.object_parts import DELETED, Instance, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
 from dynacompile.capture.values.references import WEAK_CONTAINERS
@@ -317,9 +317,9 @@ class ObjectValue(Instance):
             case "__eq__", [other]:
                 return ConstantValue(True if other is self else NotImplemented)
             case "__reduce_ex__", [_]:
-                return cx.polyfilled(reduction.reduce_ex, [self, *args])  # type: ignore[arg-type]
+                return call_polyfill(cx, reduction.reduce_ex, [self, *args])  # type: ignore[arg-type]
             case "__getstate__", []:
-                return cx.polyfilled(reduction.getstate, [self])  # type: ignore[arg-type]
+                return call_polyfill(cx, reduction.getstate, [self])  # type: ignore[arg-type]
         return super().method(cx, name, args, kwargs)
 
     def truth(self, cx: Context) -> bool:
