@@ -27,7 +27,7 @@ from dynacompile.capture.tensors.modules import wrap_module
 from dynacompile.capture.tensors.numpy_numbers import number_of
 from dynacompile.capture.tensors.reports import wrap_logger
 from dynacompile.capture.tensors.subclasses import wrap_subclass
-from dynacompile.capture.tensors.tensor import wrap_tensor
+from dynacompile.capture.tensors.tensor_inputs import wrap_tensor
 from dynacompile.capture.values import (  # noqa: F401 - importing them fills their tables
     comparing,
     contexts,

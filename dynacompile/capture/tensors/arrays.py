@@ -15,7 +15,8 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.tensors.array_rows import METHOD_ROWS, OPERATORS, ROWS
 from dynacompile.capture.tensors.numpy_numbers import KNOWN, NumpyNumber
 from dynacompile.capture.tensors.random_state import MadeValue, RandomState
-from dynacompile.capture.tensors.tensor import METHODS, TensorValue, wrap_tensor
+from dynacompile.capture.tensors.tensor import METHODS, TensorValue
+from dynacompile.capture.tensors.tensor_inputs import wrap_tensor
 from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.objects import OpaqueValue

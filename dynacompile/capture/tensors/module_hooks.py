@@ -19,15 +19,20 @@ from dynacompile.ir.source import Constant, DictAttr, Item, Source, ValueAt
 from dynacompile.ops.module_hooks import Enter, HookedCall, Leave, Start
 
 if TYPE_CHECKING:
-    from dynacompile.capture.tensors.modules import ModuleValue
     from dynacompile.capture.values.context import Context
+
+
+class HookedModule(Value):
+    """A module as its hooks see it."""
+
+    real: torch.nn.Module
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
     return any(module.__dict__[table] or getattr(nn_module, f"_global{table}") for table in HOOK_TABLES)
 
 
-def call_with_hooks(cx: Context, module: ModuleValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def call_with_hooks(cx: Context, module: HookedModule, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Module._call_impl, in its order: of each kind the hooks for all modules come first."""
     own = module.real.__dict__
     backward = BackwardHooks(cx, module)
@@ -55,7 +60,7 @@ def call_with_hooks(cx: Context, module: ModuleValue, args: list[Value], kwargs:
         raise
 
 
-def hooks(cx: Context, module: ModuleValue, table: str) -> Iterator[tuple[int, Value]]:
+def hooks(cx: Context, module: HookedModule, table: str) -> Iterator[tuple[int, Value]]:
     """The forward hooks of a table, by their number. Modules that are alike have hooks of other numbers: where these say nothing, the module's own are known by
     their places."""
     for key, hook in dict(getattr(nn_module, f"_global{table}")).items():
@@ -76,7 +81,7 @@ def everywhere(table: str) -> Source:
     return Item(Constant(nn_module.__dict__, nn_module.__name__), f"_global{table}")
 
 
-def tables(cx: Context, module: ModuleValue, table: str) -> Iterator[tuple[Source, dict[int, Any]]]:
+def tables(cx: Context, module: HookedModule, table: str) -> Iterator[tuple[Source, dict[int, Any]]]:
     """Those of a kind that are not empty, with their keys guarded. That others are empty, their lengths say, which are guarded, too."""
     places = (everywhere(table), DictAttr(module.source, table))
     for source, found in zip(places, (getattr(nn_module, f"_global{table}"), module.real.__dict__[table])):
@@ -88,7 +93,7 @@ def tables(cx: Context, module: ModuleValue, table: str) -> Iterator[tuple[Sourc
 class BackwardHooks:
     """Those of one call. Their Python is the backward pass's to run: the graph has them as they are, so the entry is for that module and these hooks."""
 
-    def __init__(self, cx: Context, module: ModuleValue):
+    def __init__(self, cx: Context, module: HookedModule):
         self.cx, self.module = cx, module
         self.token: Value | None = None
         self.call: HookedCall | None = None

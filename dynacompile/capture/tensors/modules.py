@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.tensors.module_hooks import call_with_hooks, has_hooks
+from dynacompile.capture.tensors.module_hooks import HookedModule, call_with_hooks, has_hooks
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
@@ -44,7 +44,7 @@ class Table(DictValue):
         self.owner.rely_on(cx, **{self.name[1:]: tuple(self.original)})
 
 
-class ModuleValue(ObjectValue):
+class ModuleValue(ObjectValue, HookedModule):
     """An nn.Module that exists before the frame runs. facts: what was read of its structure so far."""
 
     def __init__(self, real: torch.nn.Module, source: Source):

@@ -13,8 +13,9 @@ import torch
 import torch.fx
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.tensors.tensor import METHODS, TensorValue, check_kind
+from dynacompile.capture.tensors.tensor import METHODS, TensorValue
 from dynacompile.capture.tensors.tensor_fields import C_FIELD
+from dynacompile.capture.tensors.tensor_inputs import check_kind
 from dynacompile.capture.tensors.wrappers import wrap_pending, wrap_wrapper
 from dynacompile.capture.values.base import IteratorValue, Method, Value, bind_arguments
 from dynacompile.capture.values.classes import ClassValue

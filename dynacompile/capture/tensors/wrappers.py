@@ -13,7 +13,8 @@ import torch.fx
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.symbols import NeedsNumbers
-from dynacompile.capture.tensors.tensor import FACTS, TensorValue, has_history
+from dynacompile.capture.tensors.tensor import FACTS, TensorValue
+from dynacompile.capture.tensors.tensor_inputs import has_history
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source
 from dynacompile.capture.values.functions import is_trusted
