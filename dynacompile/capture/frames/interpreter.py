@@ -48,13 +48,13 @@ class Taking:
 
 
 class Watching(Protocol):
-    """Sees the instructions of a round of a loop. `watch.Watch` does."""
+    """Sees the instructions of a round of a loop. `watch.py` does."""
 
     def run(self, frame: SymbolicFrame, instr: Instr, row: Opcode) -> None: ...
 
 
 class Looping(Protocol):
-    """Has the rounds of loops that are alike followed once. `rounds.Rounds` does."""
+    """Has the rounds of loops that are alike followed once. `rounds.py` does."""
 
     def next(self, frame: SymbolicFrame, instr: Instr, iterator: IteratorValue) -> Value | None: ...
     def taking(self, frame: SymbolicFrame, taking: Taking) -> AbstractContextManager[None]: ...
@@ -62,7 +62,7 @@ class Looping(Protocol):
 
 
 class Choosing(Protocol):
-    """One arm of a branch both of whose arms are followed. `predication.Arm` is."""
+    """One arm of a branch both of whose arms are followed. `predication.py` follows them."""
 
     def check_call(self, code: CodeType) -> None: ...
     def write(self, kind: str, target: object, args: list[Value], kwargs: dict[str, Value]) -> Value | None: ...

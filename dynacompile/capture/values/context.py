@@ -1,6 +1,6 @@
 """What values ask of the capture that they are a part of: the protocol that every method of a value gets as `cx`.
 
-`trace.Trace` is the one that keeps it, but nothing below it knows that. What only some values share, their modules keep as a `state` of the attempt.
+`Trace` (`capture/trace.py`) keeps it, and says what each method does; nothing below imports that file. What only some values share, their modules keep as a `state` of the attempt.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SubGraph(Protocol):
 
 
 class Changes(Protocol):
-    """What the frame changes outside of its own variables. `effects.Effects` keeps it, and says what its fields are."""
+    """What the frame changes outside of its own variables. `Effects` (`capture/effects.py`) keeps it, and says what its fields are."""
 
     count: int
     outside: int
@@ -91,7 +91,7 @@ class Changes(Protocol):
 
 
 class Modes(Protocol):
-    """The torch-function modes that the frame is in. `function_modes.FunctionModes` keeps them."""
+    """The torch-function modes that the frame is in. `tensors/function_modes.py` keeps them."""
 
     @property
     def stack(self) -> list[Value]: ...
@@ -101,7 +101,7 @@ class Modes(Protocol):
 
 
 class Overriding(Protocol):
-    """Who is asked about calls of torch's functions. `overrides.Overrides` asks."""
+    """Who is asked about calls of torch's functions. `tensors/overrides.py` asks."""
 
     state: int
 

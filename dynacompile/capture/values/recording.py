@@ -1,4 +1,4 @@
-"""The growing graph as values see it. `recorder.Recorder` is the one that records."""
+"""The growing graph as values see it. `Recorder` (`capture/recorder.py`) records it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class LeafWriter(CallWriter, Protocol):
 
 
 class Writer(Protocol):
-    """Collects the instructions of one residual code object. `residual.Builder` is the one that writes code of frames.
+    """Collects the instructions of one residual code object. `Builder` (`capture/residual.py`) writes the code of frames.
 
     uses: how often each value is used. made: results of calls before the graph, by their place. arrays: ids of arrays of numpy, parts of which were made.
     """
