@@ -1,6 +1,7 @@
 """What values ask of the capture that they are a part of: the protocol that every method of a value gets as `cx`.
 
-`Trace` (`capture/trace.py`) keeps it, and says what each method does; nothing below imports that file. What only some values share, their modules keep as a `state` of the attempt.
+`Trace` (`capture/trace.py`) keeps it, and says what each method does; nothing below imports that file. What only some values share, their modules keep as a
+`state` of the attempt.
 """
 
 from __future__ import annotations
