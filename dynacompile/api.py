@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from dynacompile import backends, native
+from dynacompile.backends import BACKENDS
 from dynacompile.background import BACKGROUND
 from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
 from dynacompile.events import Observer, Subscriber
+from dynacompile.native import core as native_core
 from dynacompile.observe.decompile import decompiled
 from dynacompile.observe.explain import Explanation, explanation
 from dynacompile.observe.log import log_subscriber
@@ -168,7 +169,7 @@ def decompile(target: Any) -> str:
         if code in seen:
             continue
         seen.add(code)
-        for _, entry in native.core().entries(code):
+        for _, entry in native_core().entries(code):
             texts.append(decompiled(entry.info.captured))
             work += entry.info.captured.resumes
     return "\n\n".join(texts) or f"# no entry of {function.__qualname__} is compiled"
@@ -176,7 +177,7 @@ def decompile(target: Any) -> str:
 
 def list_backends() -> tuple[str, ...]:
     """Names that `backend=` takes."""
-    return tuple(backends.BACKENDS)
+    return tuple(BACKENDS)
 
 
 def subscribe_from_environment() -> None:

@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.compilers import RUNNING, Exiting
 from dynacompile.errors import DynacompileError
 from dynacompile.events import BuiltInBackground, FrameSkipped
 from dynacompile.guards.facts import FrameCopy
 from dynacompile.ir.guard_facts import global_state
+from dynacompile.native import core as native_core
 from dynacompile.private import of_python, of_torch
 from dynacompile.recompiles import frame_name
 from dynacompile.region_info import RegionInfo
@@ -46,7 +46,7 @@ class Job:
         self.frame = FrameCopy(frame.code, frame.function, slots, frame.closure, frame.globals, frame.builtins, gradients(frame, slots), frame.ticket)
         self.state = weakref.ref(state)
         self.compile = compile
-        self.caller = native.core().caller_state()
+        self.caller = native_core().caller_state()
         self.context = contextvars.copy_context()
         self.device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
         self.resets = SESSION.resets
@@ -54,7 +54,7 @@ class Job:
 
     def run(self) -> None:
         """Compiles on this thread, and has the region follow the answer."""
-        core, code = native.core(), self.frame.code
+        core, code = native_core(), self.frame.code
         state = self.live_state()
         if state is None:
             return
@@ -79,7 +79,7 @@ class Job:
         """The answer, or what was raised."""
         try:
             with nullcontext() if self.device is None else torch.cuda.device(self.device):
-                return self.context.run(native.core().compile_apart, self.caller, self.answer), None
+                return self.context.run(native_core().compile_apart, self.caller, self.answer), None
         except Exiting:
             return None, None
         except BaseException as raised:  # noqa: BLE001  (it is the next call's)
@@ -109,7 +109,7 @@ class Job:
         """Calls of the code are met again, and find an entry, or ask."""
         state, self.frame.ticket = self.state(), None
         if state is not None:
-            native.core().run_meanwhile(self.frame.code, state, False)
+            native_core().run_meanwhile(self.frame.code, state, False)
 
 
 class Background:
@@ -129,7 +129,7 @@ class Background:
 
     def add(self, frame: Any, state: Any, compile: Compile) -> Any:
         """Queues the compile of a frame that has the ticket of its code and bucket, and gives the answer for this call."""
-        core = native.core()
+        core = native_core()
         job = Job(frame, state, compile)
         with self.changed:
             self.jobs.append(job)
@@ -174,12 +174,12 @@ class Background:
                 return True
         if thread is not None and thread[0] == threading.get_ident():
             return False
-        native.core().hurry(1)
+        native_core().hurry(1)
         try:
             with self.priority_of_caller(), self.changed:
                 return self.changed.wait_for(lambda: self.thread is None and not self.jobs, timeout)
         finally:
-            native.core().hurry(-1)
+            native_core().hurry(-1)
 
     @contextmanager
     def priority_of_caller(self) -> Iterator[None]:
@@ -221,7 +221,7 @@ def begin_thread() -> None:
     RUNNING.begin_helper()
     with torch.enable_grad():
         torch.autograd.backward(torch.zeros((), device="cpu", requires_grad=True) * 1)
-    native.core().lower_priority()
+    native_core().lower_priority()
 
 
 def gradients(frame: Any, slots: tuple) -> dict[int, tuple[torch.Tensor, torch.Tensor | None]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.fx import graph_module
 
-from dynacompile import backends, native
+from dynacompile.backends import resolve
 from dynacompile.capture.breaks import FIRST_STEP, WHOLE
 from dynacompile.entries import estimated_bytes
 from dynacompile.env import Env, cache_dir, log_topics
@@ -38,6 +38,7 @@ from dynacompile.guards.program import Failure, described, failures
 from dynacompile.ir.captured import Captured
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.wording import revealed
+from dynacompile.native import core as native_core
 from dynacompile.observe.log import show_on_screen
 from dynacompile.pipeline import compile_frame
 from dynacompile.quoting import without_values
@@ -60,7 +61,7 @@ MEASURED_CHECKS = 8
 
 def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     """Compiles the frame, a FrameProxy or, in the background, a FrameCopy."""
-    core, code = native.core(), frame.code
+    core, code = native_core(), frame.code
     stages: list[Event] = []
 
     def emit(event: Event) -> None:
@@ -125,7 +126,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
 def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captured, Any, Any]:
     """The frame, compiled with the symbols that the policy asks for; without those for values, and then with constants in their place, where some
     stage can't have symbols. What is given up is told."""
-    make_call = backends.resolve(env.config.backend)
+    make_call = resolve(env.config.backend)
     attempts = [] if policy is None else [("sizes and numbers", policy)]
     if policy is not None and policy.values:
         attempts = [("values", policy), ("sizes and numbers", dataclasses.replace(policy, values=False))]
@@ -171,7 +172,7 @@ def first_step_left(reason: Unsupported, info: RegionInfo, code: CodeType) -> An
     """The answer for a call in which an optimizer makes its state: it runs as Python, whole, and is no failure."""
     info.first_steps[code] += 1
     SESSION.bus.emit(FirstStepLeft(region=info.name, bucket=info.bucket, frame=frame_name(code), reason=reason.reason))
-    return native.core().RUN_PLAINLY
+    return native_core().RUN_PLAINLY
 
 
 def overtaken(reason: Outdated, frame: FrameCopy, info: RegionInfo) -> Any:
@@ -188,11 +189,11 @@ def overtaken(reason: Outdated, frame: FrameCopy, info: RegionInfo) -> Any:
             raise last
         if code is info.target:
             info.warn_of_python(last)
-        return native.core().SKIP
+        return native_core().SKIP
     if (known := info.shapes.get(code)) is not None:
         info.shapes[code] = policy_after(known, [reason.guards], frame)
         info.changes.add(code)
-    return native.core().RUN_ONCE
+    return native_core().RUN_ONCE
 
 
 def raced(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
@@ -200,16 +201,16 @@ def raced(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
     info.races[code] += 1
     told = f"[changing] a capture failed beside the program, and the next call asks again: {reason.reason}"
     SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=frame_name(code), reason=told))
-    return native.core().RUN_ONCE
+    return native_core().RUN_ONCE
 
 
 def left_to_python(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:
     """The answer for a frame that can't be captured: this call alone, where another call may be captured, else every call."""
     if reason.code == "active-mode":
         info.met_modes.add(code)
-        return native.core().RUN_ONCE
+        return native_core().RUN_ONCE
     info.refused[code] += 1
-    return native.core().RUN_ONCE if reason.code in OF_THE_CALL and info.refused[code] < MOST_REFUSALS else native.core().SKIP
+    return native_core().RUN_ONCE if reason.code in OF_THE_CALL and info.refused[code] < MOST_REFUSALS else native_core().SKIP
 
 
 def announce(made: Compiled, captured: Captured, differences: list[Failure], own: list[Any], info: RegionInfo, frame: Any) -> None:
@@ -270,7 +271,7 @@ def refused(captured: Captured, guards: Any, frame: Any) -> str:
 
 def make_room(code: CodeType, info: RegionInfo, wanted: int) -> None:
     """Drops the least recently used entries of the region's bucket, where max_entries or max_bytes leaves no room for one more of `code`."""
-    config, core = info.config, native.core()
+    config, core = info.config, native_core()
     if not config.max_entries and not config.max_bytes:
         return
     mine = [(c, entry) for c in SESSION.known_codes() for bucket, entry in core.entries(c) if bucket == info.bucket and entry.kind == config.kind()]

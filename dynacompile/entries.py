@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.guards.program import described
+from dynacompile.native import core as native_core
 from dynacompile.quoting import printable
 
 BYTES_OF_GUARD = 400  # of its checks, accessors and row
@@ -64,7 +64,7 @@ def bucket_view(codes: Iterable[CodeType], state: Any) -> BucketView:
     """The entries that belong to `state`, a RegionState; of the shared bucket those that this region made."""
     found = []
     for code in sorted(codes, key=lambda c: (c.co_filename, c.co_firstlineno)):
-        for bucket, entry in native.core().entries(code):
+        for bucket, entry in native_core().entries(code):
             if bucket == state.bucket and entry.kind == state.kind and (bucket >= 0 or entry.info.region == state.name):
                 found.append(view(code, bucket, entry))
     return BucketView(state.bucket, state.name, state.limit, tuple(found))

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch.fx
 
-from dynacompile import env as environment
 from dynacompile.config import CompileConfig
-from dynacompile.env import Env
+from dynacompile.env import Env, cache_dir
 from dynacompile.pipeline import GraphCall, compile_graph
 
 
@@ -31,6 +30,6 @@ def inductor_call(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> Graph
 def backend(graph: torch.fx.GraphModule, example_inputs: Sequence[object], **options: Any) -> GraphCall:
     """`torch.compile(model, backend="dynacompile")`: Dynamo captures and guards, we compile. options: fields of CompileConfig."""
     config = CompileConfig.of(dict(options.get("options") or {}))
-    env = Env(config=config, emit=lambda event: None, region="torch.compile", bucket=-1, cache=environment.cache_dir())
+    env = Env(config=config, emit=lambda event: None, region="torch.compile", bucket=-1, cache=cache_dir())
     fakes = [n.meta.get("example_value", n.meta.get("val")) for n in graph.graph.nodes if n.op == "placeholder"]
     return compile_graph(graph, [e if f is None else f for f, e in zip(fakes, example_inputs, strict=True)], env)

@@ -22,7 +22,6 @@ from types import ModuleType
 import torch
 from torch.autograd import forward_ad
 
-from dynacompile import selftest
 from dynacompile.compilers import Toolchain, first_errors, made_file, made_library, missing_compiler, run_compiler, toolchain, words
 from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.cpython import SUPPORTED
@@ -32,6 +31,7 @@ from dynacompile.ir.guard_facts import GLOBAL_HOOKS
 from dynacompile.libraries import load_copy
 from dynacompile.private import of_python, of_torch
 from dynacompile.quoting import printable
+from dynacompile.selftest import failure as self_test_failure
 from dynacompile.threads import on_threads
 from dynacompile.trusted import Untrusted, drop, locked, open_folder, private_folder, read_own, scratch_folder, sealed, touch, unsealed, write_own
 
@@ -116,7 +116,7 @@ def usable() -> tuple[bool, str]:
 @functools.cache
 def selftest_failure() -> str:
     """The first thing that the start-up self-test found wrong, or an empty string."""
-    return of_torch.NAMES.failure() or of_python.NAMES.failure() or selftest.failure(sys.modules[NAME])
+    return of_torch.NAMES.failure() or of_python.NAMES.failure() or self_test_failure(sys.modules[NAME])
 
 
 def load(content: bytes, path: Path) -> ModuleType:

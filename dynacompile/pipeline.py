@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import torch.fx
 
-from dynacompile import native
 from dynacompile.autograd import differentiate, differentiate_parts, find_parts, localized
 from dynacompile.build import begin_build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
@@ -47,6 +46,7 @@ from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.lower import lower
 from dynacompile.markers import disable
 from dynacompile.measuring import choice
+from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import has_wrappers
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import LazyGraphModule
@@ -69,12 +69,12 @@ def compile_frame(
     Raises Unsupported where nothing of the frame can be captured, or, under fullgraph, where it breaks; for a copy, what `end_capture` raises.
     """
     expect_builds(env)
-    native.core().keep_fake_devices()
+    native_core().keep_fake_devices()
     with rare_collections(BESIDE if isinstance(frame, FrameCopy) else RARE), forgetting_shape_envs(policy), dynamo_unloaded(), unseen_by_hooks():
         captured = stage("capture", env, capture_frame, frame, env, codes, policy, FrameFacts(frame))
         if isinstance(frame, FrameCopy):
             frame.end_capture(captured)
-        with under(captured.settings, native.core().set_deterministic_algorithms):
+        with under(captured.settings, native_core().set_deterministic_algorithms):
             flags: list[Flag] = []
             told = replace(env, breaks=captured.break_ is not None, rely=lambda name, read, value: flags.append(Flag(name, read, value)))
             try:
@@ -269,7 +269,7 @@ def joined(
             keeping_primals(stage, forward, graph, fakes, pair.contract, k)
     for one, stops in zip(stages, gives, strict=False):  # without a backward there are none
         if stops:
-            native.core().set_gives(one, stops)
+            native_core().set_gives(one, stops)
     return made
 
 

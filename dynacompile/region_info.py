@@ -10,13 +10,13 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_
 from types import CodeType
 from typing import Any
 
-from dynacompile import native
 from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, bucket_view
 from dynacompile.errors import Unsupported
 from dynacompile.events import FrameSkipped
 from dynacompile.ir.captured import Captured
 from dynacompile.ir.shapes import ShapePolicy
+from dynacompile.native import core as native_core
 from dynacompile.recompiles import frame_name, override
 from dynacompile.session import SESSION
 
@@ -105,7 +105,7 @@ def why_not_met(target: CodeType | None) -> str:
         return "its code is not Python's"
     if runs_later(target):
         return "it is a generator or coroutine, whose frame runs after the call"
-    match native.core().left_to_python(target):
+    match native_core().left_to_python(target):
         case "recursive":
             return "it is marked to run as Python with all that it calls, or lies in a folder that does"
         case "alone":

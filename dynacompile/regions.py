@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from dynacompile import native
 from dynacompile.background import BACKGROUND
 from dynacompile.compiles import new_entry, tell_failures
 from dynacompile.config import CompileConfig
@@ -22,6 +21,7 @@ from dynacompile.guards.facts import FrameCopy
 from dynacompile.guards.program import failures
 from dynacompile.ir.wording import shown_name
 from dynacompile.markers import DISABLED
+from dynacompile.native import core as native_core
 from dynacompile.quoting import printable
 from dynacompile.recompiles import frame_name, nearest_failures, texts
 from dynacompile.region_info import RegionInfo
@@ -60,12 +60,12 @@ def make_region(
     state = new_state(config, SESSION.bucket(config.isolate_recompiles, owner), name, (), target, stands_for, in_config)
     named = {} if target is None else {"target": target}
     if dispatch is None:
-        return native.core().Region(fn, on_miss, state, **named)
+        return native_core().Region(fn, on_miss, state, **named)
 
     def state_of_key(key: Any) -> Any:
         return new_state(dispatch.config(key, config), SESSION.bucket(True, owner), f"{name}[{shown_name(key)}]", (key,), target, stands_for)
 
-    return native.core().Region(fn, on_miss, state, dispatch.choose, state_of_key, **named)
+    return native_core().Region(fn, on_miss, state, dispatch.choose, state_of_key, **named)
 
 
 def new_state(
@@ -79,14 +79,14 @@ def new_state(
 ) -> Any:
     name = printable(name)
     info = RegionInfo(name=name, config=config, bucket=bucket, key=key, target=target, stands_for=stands_for, in_config=in_config)
-    return native.core().RegionState(
+    return native_core().RegionState(
         bucket, config.fallback == "default", config.recompile_limit, config.accumulated_recompile_limit, name, info, config.kind()
     )
 
 
 def on_miss(frame: Any, state: Any) -> Any:
     """Called by the hook for a frame of a region that no entry serves. Gives an Entry, or says how the frame is to run."""
-    core, info = native.core(), state.owner
+    core, info = native_core(), state.owner
     code = frame.code
     function = frame.function
     if function is not None and is_marked(function):
@@ -128,7 +128,7 @@ def is_marked(function: Any) -> bool:
 
 def own_entries(code: CodeType, state: Any) -> list[Any]:
     """Those of the region's bucket that it may use."""
-    return [entry for bucket, entry in native.core().entries(code) if bucket == state.bucket and entry.kind == state.kind]
+    return [entry for bucket, entry in native_core().entries(code) if bucket == state.bucket and entry.kind == state.kind]
 
 
 def compile_later(frame: FrameCopy, state: Any) -> Any:
@@ -170,4 +170,4 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *,
         SESSION.bus.emit(hit)
         tell_failures(differences, info, frame.code)
         warnings.warn(text, RuntimeWarning, stacklevel=2)
-    return native.core().RUN_ONCE if alone else native.core().RUN_PLAINLY
+    return native_core().RUN_ONCE if alone else native_core().RUN_PLAINLY

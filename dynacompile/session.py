@@ -22,12 +22,14 @@ import numpy as np
 import torch
 import typing_extensions
 
-from dynacompile import native
-from dynacompile.capture import CodeCache
+from dynacompile.capture.bytecode import CodeCache
 from dynacompile.events import Bus
 from dynacompile.ir.fakes import CHANGED as STOOD_IN
 from dynacompile.ir.fakes import FakeMode
 from dynacompile.markers import DISABLED_CODE, LEFT_TO_PYTHON
+from dynacompile.native import core as native_core
+from dynacompile.native import loaded as native_loaded
+from dynacompile.native import usable as native_usable
 from dynacompile.private import of_torch
 from dynacompile.threads import let_imports_end
 
@@ -76,7 +78,7 @@ class Session:
 
     def start(self) -> bool:
         """Loads the native core (built at the first use). False where it does not work here: then regions run eagerly, and a warning says why."""
-        usable, reason = native.usable()
+        usable, reason = native_usable()
         if not usable:
             warnings.warn(f"dynacompile runs eagerly: {reason}", RuntimeWarning, stacklevel=3)
             return False
@@ -88,20 +90,20 @@ class Session:
         """Tells the native core what it leaves alone, and what compiles change for the whole process."""
         if not self.ready:
             for place in CHANGED:
-                native.core().changed_by_compiles(*place)
-            FakeMode.__torch_dispatch__ = native.core().ModeMethod(FakeMode.HANDLER)  # type: ignore[method-assign]
+                native_core().changed_by_compiles(*place)
+            FakeMode.__torch_dispatch__ = native_core().ModeMethod(FakeMode.HANDLER)  # type: ignore[method-assign]
             for read, change in SET:
-                native.core().set_by_compiles(read, change)
+                native_core().set_by_compiles(read, change)
             for folder, recursive in skipped_folders():
-                native.core().add_skip_prefix(folder, recursive)
+                native_core().add_skip_prefix(folder, recursive)
             for folder in LEFT_TO_PYTHON:
-                native.core().add_skip_prefix(folder, False)
+                native_core().add_skip_prefix(folder, False)
             for code in steps_of_optimizers():
-                native.core().meet_code(code)
-            native.core().watch_rival(of_torch.set_eval_frame)
-            native.core().skip_code(DISABLED_CODE, True)
-            native.core().skip_code(of_torch.module_call_impl.__code__, False)
-            native.core().skip_code(of_torch.module_wrapped_call_impl.__code__, False)
+                native_core().meet_code(code)
+            native_core().watch_rival(of_torch.set_eval_frame)
+            native_core().skip_code(DISABLED_CODE, True)
+            native_core().skip_code(of_torch.module_call_impl.__code__, False)
+            native_core().skip_code(of_torch.module_wrapped_call_impl.__code__, False)
             self.ready = True
 
     def bucket(self, isolate: bool | str, owner: object) -> int:
@@ -162,7 +164,7 @@ class Session:
         mine = threading.get_ident()
         self._tickets = {key: held for key, held in self._tickets.items() if (ticket := held()) is not None and ticket.owner == mine}
         if self.ready:
-            native.core().forget_other_compiles()
+            native_core().forget_other_compiles()
 
     def next_graph(self) -> int:
         return next(self._graphs)
@@ -175,11 +177,11 @@ class Session:
             self.code_cache = CodeCache(drop_entries)  # what other threads capture meanwhile keeps the old one
         if self.ready:
             for code in codes:
-                native.core().reset_code(code)
-            native.core().release_memory()
+                native_core().reset_code(code)
+            native_core().release_memory()
 
 
-def drop_entries(code: CodeType, loaded: Callable[[], Any] = native.loaded) -> None:
+def drop_entries(code: CodeType, loaded: Callable[[], Any] = native_loaded) -> None:
     """Of code that is gone. loaded: bound here, as code also goes when the interpreter ends and has emptied this module."""
     core = loaded()
     if core is not None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, EntryView
 from dynacompile.errors import ConfigError
+from dynacompile.native import core as native_core
+from dynacompile.native import usable as native_usable
 from dynacompile.private import of_torch
 from dynacompile.region_info import buckets_of, runs_later
 from dynacompile.regions import Dispatch, make_region
@@ -50,7 +51,7 @@ def has_no_frame(fn: Any) -> bool:
     """Whether a call of `fn` is no frame that could be compiled: it is written in C, or capture knows it as one operation, or it is left to Python."""
     function = original(fn.__func__) if isinstance(fn, MethodType) else fn
     if isinstance(function, FunctionType):
-        return SESSION.start() and (function in HANDLERS or native.core().left_to_python(function.__code__) == "recursive")
+        return SESSION.start() and (function in HANDLERS or native_core().left_to_python(function.__code__) == "recursive")
     if isinstance(fn, (*OPERATORS, functools.partial)):
         return True
     is_python = isinstance(fn, type) or isinstance(original(getattr(type(fn), "__call__", None)), FunctionType)  # noqa: B004
@@ -83,7 +84,7 @@ def target_of(fn: FunctionType) -> CodeType:
     waiting = [fn]
     while waiting:
         seen.append(inner := waiting.pop())
-        if native.usable()[0] and SESSION.start() and native.core().is_skipped(inner.__code__):
+        if native_usable()[0] and SESSION.start() and native_core().is_skipped(inner.__code__):
             waiting += [f for f in wrapped_by(inner) if not any(f is other for other in (*seen, *waiting))]
         elif inner is fn or not runs_later(inner.__code__):
             return inner.__code__
@@ -152,20 +153,20 @@ class Buckets(Sequence[BucketView]):
 
 
 def buckets(target: Any) -> tuple[BucketView, ...]:
-    usable, _ = native.usable()
+    usable, _ = native_usable()
     if not usable:
         return ()
     found = getattr(type(target), REGION, None) or getattr(target, "_compiled_call_impl", None) if isinstance(target, torch.nn.Module) else target
     found = found.__func__ if isinstance(found, MethodType) else found
-    if not isinstance(found, native.core().Region):
+    if not isinstance(found, native_core().Region):
         raise ConfigError(f"cache_entries() takes what compile() returned, not {target!r}")
     return buckets_of(found)
 
 
 def original(fn: Any) -> Any:
     """The function below a region, `fn` itself where it is none."""
-    usable, _ = native.usable()
-    return fn._region_function if usable and isinstance(fn, native.core().Region) else fn
+    usable, _ = native_usable()
+    return fn._region_function if usable and isinstance(fn, native_core().Region) else fn
 
 
 def qualified(fn: Callable[..., Any]) -> str:
@@ -236,14 +237,14 @@ def is_met(region: Any) -> bool:
 def was_called(compiled: Callable[..., Any]) -> bool:
     """Whether a call has come through a compiled function or method so far; True where the native core does not work here."""
     region = compiled.__func__ if isinstance(compiled, MethodType) else compiled
-    return not native.usable()[0] or not isinstance(region, native.core().Region) or is_met(region)
+    return not native_usable()[0] or not isinstance(region, native_core().Region) or is_met(region)
 
 
 def original_region(module: torch.nn.Module) -> Any:
     """The region of a module compiled in place; None where the native core does not work here."""
     call = getattr(module, "_compiled_call_impl", None)
     found = getattr(call, "__func__", None)
-    return found if native.usable()[0] and isinstance(found, native.core().Region) else None
+    return found if native_usable()[0] and isinstance(found, native_core().Region) else None
 
 
 def tell_nothing_compiled(module: torch.nn.Module) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.events import ProgramTimed
 from dynacompile.ir.loops import Extern
 from dynacompile.ir.schedule import Launch
 from dynacompile.ir.traffic import moved, operations
+from dynacompile.native import core as native_core
 from dynacompile.session import SESSION
 
 RUNS = 5  # of a copy and of a product, for the roof
@@ -43,7 +43,7 @@ def kernel_times() -> Iterator[list[ProgramTimed]]:
     On a GPU each launch lies between two events, and programs run as they are, not as CUDA graphs. It is on or off for all threads of the process, and costs a
     few hundred nanoseconds a step while it is on.
     """
-    core = native.core()
+    core = native_core()
     found: list[ProgramTimed] = []
     core.time_steps(True)
     try:

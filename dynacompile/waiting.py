@@ -8,7 +8,8 @@ import time
 import weakref
 from types import CodeType, FrameType
 
-from dynacompile import backends, native
+from dynacompile.backends import CALLS_PROGRAM
+from dynacompile.native import core as native_core
 from dynacompile.session import LIBRARIES, Ticket
 
 PATIENCE = 5.0  # seconds for which a thread that compiles may stand still before another one that waits for it goes on
@@ -43,7 +44,7 @@ def ends_soon(other: weakref.ref[Ticket], outermost: CodeType) -> bool:
 def runs_program(frame: FrameType | None, outermost: CodeType) -> bool:
     """Whether a thread that compiles, in this frame, runs code of the program's: a backend, a subscriber, a function that capture calls."""
     while frame is not None and frame.f_code is not outermost:
-        if frame.f_code in backends.CALLS_PROGRAM or not is_library(frame):
+        if frame.f_code in CALLS_PROGRAM or not is_library(frame):
             return True
         frame = frame.f_back
     return False
@@ -52,4 +53,4 @@ def runs_program(frame: FrameType | None, outermost: CodeType) -> bool:
 def is_library(frame: FrameType) -> bool:
     """Whether a compile calls such code by itself. Code without a file is that of the module whose globals it has, if that has a name: torch makes some."""
     module = str(frame.f_globals.get("__name__", "torch")).partition(".")[0]
-    return module in LIBRARIES or (module in ("torch", "dynacompile") if frame.f_code.co_filename[:1] == "<" else native.core().is_skipped(frame.f_code))
+    return module in LIBRARIES or (module in ("torch", "dynacompile") if frame.f_code.co_filename[:1] == "<" else native_core().is_skipped(frame.f_code))

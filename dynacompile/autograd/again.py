@@ -8,7 +8,7 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.facts import has_effect, is_random
-from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.autograd.partition import Sides, ancestors
 from dynacompile.ir.graphs import Again
 from dynacompile.ops.regions import REGION

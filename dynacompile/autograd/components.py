@@ -5,22 +5,32 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.fx
 
-from dynacompile.autograd.steps import Node, Round, Step, WholeError, weight
+from dynacompile.autograd.steps import Lists, Node, Round, Step, WholeError, weight
 from dynacompile.ir.looks import Later, LaterList, appearance, appearance_of, given_by, made, memory_of, sample_of
 from dynacompile.ir.nodes import new_node, new_placeholder
 from dynacompile.ir.rounds import LIST_OPS
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor
 
-if TYPE_CHECKING:
-    from dynacompile.autograd.alike import Finding
-
 PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
+
+
+class Whole(Protocol):
+    """The graph that components are found in. given: what its inputs are given; placeholders: the places of these by the nodes that bring them; lists: the
+    operations that go member by member."""
+
+    given: Sequence[object]
+    placeholders: dict[Node, int]
+    lists: Lists
+
+    @property
+    def rows(self) -> Rows: ...
+    def value(self, step: Step) -> Any: ...
 
 
 class Component:
@@ -28,7 +38,7 @@ class Component:
 
     inputs: what it reads of before, in the order of its steps. numbers: of the inputs, and of what the steps give."""
 
-    def __init__(self, finding: Finding, operations: dict[Step, list[int]], outputs: Sequence[tuple[int, Node]]) -> None:
+    def __init__(self, finding: Whole, operations: dict[Step, list[int]], outputs: Sequence[tuple[int, Node]]) -> None:
         self.finding, self.operations, self.outputs = finding, operations, outputs
         self.numbers: dict[Any, Any] = {}
         self.inputs: list[Node] = []

@@ -9,7 +9,8 @@ import torch.fx
 
 from dynacompile.autograd.attention_choices import with_attention_kernels
 from dynacompile.autograd.decompose import decomposition_table
-from dynacompile.autograd.joint import JointGraph, trace_joint
+from dynacompile.autograd.joint import trace_joint
+from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.autograd.large_losses import with_chunked_losses
 from dynacompile.autograd.passes import simplify
 from dynacompile.autograd.passes.packing import pack_weights

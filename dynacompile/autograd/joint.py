@@ -6,12 +6,10 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import torch
 import torch.fx
 
-from dynacompile import native
 from dynacompile.autograd.arrivals import Together, cut_absent
 from dynacompile.autograd.cuts import Cuts, find_cuts, key, refuse_hooked_views, settled_points
 from dynacompile.autograd.facts import view_base
@@ -27,69 +25,23 @@ from dynacompile.autograd.functionalize import (
     wrap_inputs,
 )
 from dynacompile.autograd.inside import WrapperRecorder
-from dynacompile.autograd.kept import History, bits, history, reached_from, read_history, refuse_used_leaves
+from dynacompile.autograd.joint_graph import History, JointGraph
+from dynacompile.autograd.kept import bits, history, reached_from, read_history, refuse_used_leaves
 from dynacompile.autograd.masks import Masks
 from dynacompile.autograd.outputs import Positions, classify
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output, Settled, Target, ViewOfInput, ViewOfOutput, output_args
+from dynacompile.ir.graphs import Mutation, Output, ViewOfInput, ViewOfOutput, output_args
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import adding_gradients
+from dynacompile.native import core as native_core
 from dynacompile.ops.attention import KeptAsWritten
 from dynacompile.ops.backward_steps import Tracing, note_places
 from dynacompile.ops.wrappers import Enter, has_wrappers, is_wrapper, let_go_of_masks
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
-
-
-@dataclass(frozen=True)
-class JointGraph:
-    """One functional ATen graph of forward and backward.
-
-    graph: placeholders are the inputs, then the tangents; the output node holds ((forward values by position), (values that inputs take in
-    the graph), (gradients), (gradients of outputs that others are computed from)). outputs, mutations: as in the RuntimeContract. written: the
-    inputs of the second group. tangents: positions that have one. grads: the inputs that the third group belongs to. sources: as in the
-    RuntimeContract. inference, flags, input_writes, output_writes: as in Marks. constants: the graph's attributes. leaves: inputs that are leaves of
-    autograd. targets: where the fourth group goes; target_sources: the tangents that it comes from. levels: of each tangent, the stage of the backward
-    that takes it. writes: the graph has in-place operations; settled: the targets that they write, None where not all are known.
-    """
-
-    graph: torch.fx.Graph
-    constants: Mapping[str, torch.Tensor]
-    inputs: int
-    outputs: tuple[Output, ...]
-    mutations: tuple[Mutation, ...]
-    written: tuple[int, ...]
-    tangents: tuple[int, ...]
-    grads: tuple[int, ...]
-    sources: tuple[tuple[int, ...], ...]
-    inference: tuple[int, ...]
-    history: History
-    flags: tuple[tuple[int, ...], ...]
-    input_writes: tuple[tuple[int, int], ...]
-    output_writes: tuple[tuple[int, int], ...]
-    leaves: frozenset[int]
-    targets: tuple[Target, ...] = ()
-    target_sources: tuple[tuple[int, ...], ...] = ()
-    levels: tuple[int, ...] = ()
-    writes: bool = False
-    settled: Mapping[int, Settled] | None = field(default_factory=dict)
-    masks: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def captured(self) -> tuple[torch.fx.Node, ...]:
-        return tuple(next(iter(reversed(self.graph.nodes))).args[0][3])
-
-    @property
-    def groups(self) -> tuple[tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...], tuple[torch.fx.Node, ...]]:
-        forward, written, grads, _ = next(iter(reversed(self.graph.nodes))).args[0]
-        return tuple(forward), tuple(written), tuple(grads)
-
-    @property
-    def placeholders(self) -> list[torch.fx.Node]:
-        return [n for n in self.graph.nodes if n.op == "placeholder"]
 
 
 def trace_joint(
@@ -107,7 +59,7 @@ def trace_joint(
     hooked: list[torch.fx.Node] = []
     mode = fake_mode_of(graph, fakes)
     recorder = (WrapperRecorder if has_wrappers(graph) else Recorder)(mode, table)
-    tracing = Tracing(recorder.keep, native.core().backward_pass, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
+    tracing = Tracing(recorder.keep, native_core().backward_pass, lambda grad: hooked.append(recorder.node_of(inner(grad))), careful)
     names = [n.name for n in graph.graph.nodes if n.op == "placeholder"]
     with ambient_state(), masks_let_go(recorder), symbolic_rules(mode), functionalization(), recorder.entered():
         inputs = wrap_inputs(recorder, names, fakes)

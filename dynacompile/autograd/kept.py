@@ -6,34 +6,20 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.autograd.functionalize import FunctionalInput, storage
+from dynacompile.autograd.joint_graph import History, JointGraph
 from dynacompile.autograd.outputs import Positions, shares_version
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Fresh, Marks, Output, Part, Target, ViewOfInput, ViewOfOutput, Watch
+from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import leaves_of
 
-if TYPE_CHECKING:
-    from dynacompile.autograd.joint import JointGraph
-
 Node = torch.autograd.graph.Node
-
-
-@dataclass(frozen=True)
-class History:
-    """What eager's autograd has of a call. watches: the inputs and forward outputs that it keeps, or views of them. parts: as in Marks, with the inputs
-    that they lead to in the place of gradients, and -1 - k for the k-th point that the backward is cut at. reached: the tangents that the gradient of an
-    input comes from, by the index of the input, as the bits of a number. computed: the inputs that have a history of their own."""
-
-    watches: tuple[Watch, ...] = ()
-    parts: tuple[Part, ...] = ()
-    reached: Mapping[int, int] = field(default_factory=dict)
-    computed: frozenset[int] = frozenset()
 
 
 def read_history(
@@ -64,7 +50,7 @@ def read_history(
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
     themselves: set[tuple[bool, int]] = set()
     parts: set[tuple[int, int]] = set()
-    held: dict[Node, Node] = dict(native.core().view_writes(tuple(outputs)))
+    held: dict[Node, Node] = dict(native_core().view_writes(tuple(outputs)))
     for node in order:
         if not reached[node] or not leads[node] & every_leaf:
             continue

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, looks_at_values, real_users, view_base
-from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.autograd.made_again import CALLS, by_price, cheap_again
 from dynacompile.autograd.mincut import FlowNetwork
 from dynacompile.ir.graphs import Fresh, ViewOfOutput

@@ -14,7 +14,8 @@ import torch.fx
 
 from dynacompile.autograd.decompose import decomposition_table
 from dynacompile.autograd.functionalize import run_node
-from dynacompile.autograd.joint import JointGraph, trace_joint
+from dynacompile.autograd.joint import trace_joint
+from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.errors import Unsupported
 from dynacompile.ops.flexible_attention import index_by_points
 from dynacompile.ops.point_functions import PLACE, Writer

@@ -9,7 +9,7 @@ import torch.fx
 
 from dynacompile.autograd.again import again
 from dynacompile.autograd.facts import byte_size
-from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.autograd.kept import marks, needs_of
 from dynacompile.autograd.padding import pad_saved
 from dynacompile.autograd.partition import Cut, Sides, ancestors, choose_cut, sides

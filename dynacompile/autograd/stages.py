@@ -11,7 +11,8 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.again import again
-from dynacompile.autograd.joint import JointGraph, tangents_of
+from dynacompile.autograd.joint import tangents_of
+from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.autograd.kept import StageGradients, beyond_hidden, inputs_led_to, needs_of, stage_marks
 from dynacompile.autograd.partition import Sides
 from dynacompile.autograd.writing import Copy, symbolic_inputs

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from dynacompile.autograd.joint import JointGraph
+from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import REAL
 from dynacompile.ir.symbolic_graphs import add_node, free_symbols, symbol_sources

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dynacompile import compilers
-from dynacompile.build import probe
+import dynacompile.build.probe as probe
+import dynacompile.compilers as compilers
 from dynacompile.build.autotune import tune
 from dynacompile.build.claims import once
 from dynacompile.build.processor import measure_here, processor

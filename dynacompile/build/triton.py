@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import torch
 
-from dynacompile.build import forms
+import dynacompile.build.forms as forms
 from dynacompile.build.alignment import multiples
 from dynacompile.build.autotune import Measure, named, tune
 from dynacompile.build.claims import once

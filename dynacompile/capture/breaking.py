@@ -12,13 +12,13 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import Decoded
 from dynacompile.capture.calling import with_null
 from dynacompile.capture.ending import Ending, decide_cells, refuse_open, spent, start
+from dynacompile.capture.frames.interpreter import SymbolicFrame
+from dynacompile.capture.frames.suspended import Made, made_by_resume, unfolded
+from dynacompile.capture.frames.table import TABLE
 from dynacompile.capture.handling import HANDLED, enter_handlers, handled
-from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.onward import Target, go_on, store_temp, target
-from dynacompile.capture.opcodes import TABLE
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in, reached
 from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of
-from dynacompile.capture.suspended import Made, made_by_resume, unfolded
 from dynacompile.capture.values.base import NULL, IteratorValue, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.function_modes import FunctionModes
-from dynacompile.capture.random_state import RandomState
-from dynacompile.capture.settings import Settings
+from dynacompile.capture.tensors.function_modes import FunctionModes
+from dynacompile.capture.tensors.random_state import RandomState
+from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
+    from dynacompile.capture.values.writing import Writer
     from dynacompile.cpython.instructions import Position
 
 
@@ -116,7 +116,7 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self.globals) or bool(self.calls) or bool(self.pending()) or self.modes.is_changed() or bool(self.settings.calls) or bool(self.random)
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         for value in self.pending():
             value.replay(out)  # type: ignore[attr-defined]
         for key, (table, is_root, new) in self.globals.items():
@@ -130,7 +130,7 @@ class Effects:
         self.settings.replay(out, before=False)
         self.random.replay(out, before=False)
 
-    def replay_global(self, out: Builder, name: str, table: dict, is_root: bool, new: Value | None) -> None:
+    def replay_global(self, out: Writer, name: str, table: dict, is_root: bool, new: Value | None) -> None:
         if new is not None:
             out.value(new)
         if is_root:
@@ -140,7 +140,7 @@ class Effects:
         out.const(name)
         out.emit("DELETE_SUBSCR" if new is None else "STORE_SUBSCR")
 
-    def replay_calls(self, out: Builder) -> None:
+    def replay_calls(self, out: Writer) -> None:
         """Last, as handlers of logs may write what the frame writes."""
         here = out.position
         for call in self.calls:

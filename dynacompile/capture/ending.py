@@ -9,16 +9,16 @@ from types import CodeType
 import torch
 
 from dynacompile.capture.breaks import Raised
+from dynacompile.capture.frames.interpreter import FrameContext, SymbolicFrame
 from dynacompile.capture.handling import make_raised, raise_again, raise_out
-from dynacompile.capture.interpreter import SymbolicFrame
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in, parameter_count, reached
-from dynacompile.capture.trace import Trace
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.contexts import ExitValue, entered_by_hand
 from dynacompile.capture.values.exceptions import ExceptionValue
+from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.positions import StateValue
-from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.source import Applied, Local, Source
 
 
@@ -32,7 +32,7 @@ class Ending:
     resumes: list[CodeType] = field(default_factory=list)
 
 
-def uncounted(cx: Trace) -> list[TensorValue]:
+def uncounted(cx: FrameContext) -> list[GraphTensor]:
     """Inputs whose version is to stay as it is. Inference tensors have none: in inference mode a guard tells them from others."""
     found = cx.recorder.uncounted()
     for value in found if cx.recorder.begins_in_inference else ():
@@ -40,7 +40,7 @@ def uncounted(cx: Trace) -> list[TensorValue]:
     return [value for value in found if not value.real.is_inference()]  # type: ignore[union-attr]
 
 
-def start(cx: Trace, out: Builder, roots: Sequence[Source] | None, outputs: list[TensorValue], values: list[Value], keep: bool) -> None:
+def start(cx: FrameContext, out: Builder, roots: Sequence[Source] | None, outputs: list[TensorValue], values: list[Value], keep: bool) -> None:
     """Calls the graph, builds all values that later effects could change, and replays the effects. keep: build them in any case."""
     out.outputs = {value: i for i, value in enumerate(outputs)}
     cx.effects.settings.replay(out, before=True)
@@ -75,7 +75,7 @@ def parts_of(value: Value) -> list[Value]:
     return [part for child in value.children() for part in parts_of(child)]
 
 
-def decide_cells(cx: Trace, values: Sequence[Value], forced: bool) -> bool:
+def decide_cells(cx: FrameContext, values: Sequence[Value], forced: bool) -> bool:
     """Whether the residual code needs the frame's own cells, since something that outlives the frame holds one."""
     cx.effects.own_cells = forced or any(isinstance(v, CellValue) and v.slot is not None for v in reached([*values, *cx.effects.values()]))
     return cx.effects.own_cells
@@ -87,14 +87,14 @@ def spent(frame: SymbolicFrame, cells: Sequence[str]) -> list[str]:
     return [n for s, n in enumerate(names) if n not in cells and getattr(frame.slots[s], "source", None) != Local(n, s)]
 
 
-def refuse_open(cx: Trace, blocks: Sequence[ExitValue] = ()) -> None:
+def refuse_open(cx: FrameContext, blocks: Sequence[ExitValue] = ()) -> None:
     """Of torch's managers, only those of with blocks may be entered where the graph ends. Their grad mode is followed for itself."""
     open_ones = sum(block.context.is_open() for block in blocks)
-    if len(cx.autocasts) != open_ones:
+    if len(cx.modes.autocasts) != open_ones:
         raise entered_by_hand("a manager")
 
 
-def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
+def finish_return(cx: FrameContext, frame: SymbolicFrame, value: Value) -> Ending:
     refuse_open(cx)
     frame.refuse_pending(reached([value, *cx.effects.values()]))
     before = frame.entry_grad_mode
@@ -113,7 +113,7 @@ def finish_return(cx: Trace, frame: SymbolicFrame, value: Value) -> Ending:
     return Ending(outputs, keeps, emit)
 
 
-def finish_raise(cx: Trace, frame: SymbolicFrame, reason: Raised) -> Ending:
+def finish_raise(cx: FrameContext, frame: SymbolicFrame, reason: Raised) -> Ending:
     """The exception leaves the frame: effects first, then it is raised through code that stands for the inlined frames, for its traceback."""
     frame.refuse_pending()
     refuse_open(cx)

@@ -14,32 +14,35 @@ from typing import Any
 import torch
 import torch.fx
 
-from dynacompile import native
 from dynacompile.capture.assemble import assemble
+from dynacompile.capture.bound_numbers import bind_numbers
 from dynacompile.capture.breaking import can_execute, finish_break
 from dynacompile.capture.breaks import BREAKS, OF_VALUES, WHOLE, NotConstant, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
+from dynacompile.capture.frames.interpreter import SymbolicFrame, is_plain_frame
+from dynacompile.capture.frames.repeats import Facts
 from dynacompile.capture.handling import can_be_handed_on
-from dynacompile.capture.interpreter import SymbolicFrame, is_plain_frame
-from dynacompile.capture.repeats import Facts
+from dynacompile.capture.manner import Manner
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.resume import is_resume
 from dynacompile.capture.shared_memory import SharesMemory
-from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, bind_numbers, counts_loop
+from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, counts_loop
+from dynacompile.capture.tensors.deferred_texts import TextOutdated
+from dynacompile.capture.tensors.distributions import assumable
+from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
+from dynacompile.capture.tensors.gradients import Hooks
+from dynacompile.capture.tensors.torch_functions import refusal
+from dynacompile.capture.tensors.wrappers import WrapperTensor, leave_of
+from dynacompile.capture.tensors.written_collectives import LeftPending, refuse_pending
 from dynacompile.capture.trace import Trace
-from dynacompile.capture.values import dtensors
 from dynacompile.capture.values.base import Lazy, Value
-from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.cells import Cells, CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import EnteredByHand
-from dynacompile.capture.values.deferred_texts import TextOutdated
-from dynacompile.capture.values.distributions import assumable
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue
-from dynacompile.capture.values.torch_functions import refusal
-from dynacompile.capture.values.wrappers import WrapperTensor, leave_of
-from dynacompile.capture.values.written_collectives import LeftPending, refuse_pending
+from dynacompile.capture.values.positions import GivenIterators
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
@@ -48,6 +51,7 @@ from dynacompile.ir.guard_facts import GlobalState, global_state
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import DictAttr, Free, Global, Local, Source
+from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import Enter, Leave
 from dynacompile.private import of_torch
 
@@ -92,7 +96,7 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: 
     frame to Python as well, with a reason that says so; under `verify` it is raised.
     """
     codes = codes or CodeCache()
-    dtensors.prepare()
+    prepare_dtensors()
 
     def again() -> Captured:
         try:
@@ -162,39 +166,14 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             manner = replace(manner, works=False)
 
 
-@dataclass(frozen=True)
-class Manner:
-    """How a frame is interpreted: optimistically at first; an assumption that turns out false is dropped before the next attempt.
-
-    loops: ints that change from round to round of a loop are symbols.
-    assumes: how many conditions on tensors the graph takes for true, which residual code asks after it; None: all that come.
-    by_hand: torch's managers are entered in the graph also where no with statement does it.
-    texts: those that show tensors are made after the graph.
-    shares: inputs that are views of one memory.
-    values: what depends on the values of tensors may be tried as symbols. if_whole: it is being tried, and any break ends that.
-    works: collectives that are begun with `async_op=True` are operations of the graph.
-    """
-
-    loops: bool = False
-    assumes: int | None = None
-    by_hand: bool = True
-    texts: bool = True
-    shares: tuple[frozenset[Source], ...] = ()
-    if_whole: bool = False
-    values: bool = True
-    works: bool = True
-
-
 def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, policy: ShapePolicy | None, facts: Facts | None, manner: Manner) -> Captured:
     """Interprets the frame, and again up to its break where it has one."""
     code = frame.code
     policy, asked = (policy, False) if policy is None else (replace(policy, loops=manner.loops), policy.loops)
 
     def trace() -> Trace:
-        made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts)
+        made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts, manner)
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
-        made.assumable, made.enters_by_hand, made.defers_texts, made.follows_works = manner.assumes, manner.by_hand, manner.texts, manner.works
-        made.shares = manner.shares
         made.leaves_first_steps = env.leaves_first_steps
         made.grads = getattr(frame, "grads", made.grads)
         made.limit(env.config.trace_limit)
@@ -295,7 +274,8 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
 
 def goes_round(cx: Trace) -> bool:
     """Whether a break ends one round of a loop that an earlier break began, and what the round counts was read."""
-    one_round = any(loop.taken for loop in cx.given) and all(loop.rest is None for loop in cx.given)
+    loops = cx.state(GivenIterators).all
+    one_round = any(loop.taken for loop in loops) and all(loop.rest is None for loop in loops)
     return one_round and any(g.kind == "EQUALS" and type(g.expected) is int and counts_loop(g.source) for g in cx.guards.values())
 
 
@@ -319,7 +299,7 @@ def root_frame(cx: Trace, frame: Any) -> SymbolicFrame:
         except ValueError:
             content = None
         value = CellValue(content, name, free=index)
-        cx.cells[id(cell)] = value
+        cx.state(Cells).values[id(cell)] = value
         closure.append(value)
     symbolic = SymbolicFrame(cx, decoded, cx.root_scope, closure)
     for slot in range(parameter_count(code)):
@@ -364,7 +344,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         ending = finish_return(cx, symbolic, attempt.returned)  # type: ignore[arg-type]
     else:
         ending = finish_break(symbolic, stop.execute, stop.why.code)
-    if not all(hook.is_as_read() for hook in cx.hooks):
+    if not all(hook.is_as_read() for hook in cx.state(Hooks).all):
         raise unsupported("hooks", f"{code.co_qualname}, where a variable changes after the hook of a tensor has read it,")
     graph, leaves = graph_module(cx, ending.outputs, state)
     inputs = cx.recorder.fresh_inputs() if graph is not None else ()
@@ -409,7 +389,7 @@ def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> tuple
     if not cx.recorder.ops:
         return None, []
     graph = cx.recorder.graph
-    for node, _, leave in reversed(cx.autocasts):
+    for node, _, leave in reversed(cx.modes.autocasts):
         graph.call_function(leave, (node,))
     if torch.is_grad_enabled() != state.grad_mode:
         graph.call_function(of_torch.set_grad_enabled, (state.grad_mode,))
@@ -471,7 +451,7 @@ def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ..
     return kept, tuple(roots)
 
 
-logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: not native.core().is_compiling_frame())
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: not native_core().is_compiling_frame())
 """torch logs operations that fail on fakes, on threads that compile without need: eager will raise."""
 
 
@@ -498,7 +478,7 @@ class SavedModes:
 
     def trace(self, cx: Trace) -> Trace:
         self.traces.append(cx)
-        cx.autocast_cache = self.cache
+        cx.modes.autocast_cache = self.cache
         return cx
 
     def __exit__(self, *reason: object) -> None:
@@ -506,7 +486,7 @@ class SavedModes:
         if self.inference:
             self.normal.__exit__(None, None, None)
         for cx in self.traces:
-            cx.leave_modes()
+            cx.modes.leave()
             cx.let_go()
         of_torch.set_grad_enabled(self.grad)
         torch.set_autocast_cache_enabled(self.cache)

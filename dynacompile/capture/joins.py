@@ -9,22 +9,22 @@ import torch
 
 from dynacompile.capture.list_operations import MANY, GeneralError, is_plain, look_of
 from dynacompile.capture.recorded import Operation
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue
-from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.captured import Site
 from dynacompile.ir.looks import Later, Look
 from dynacompile.ir.nodes import new_node
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.recorder import Recorder
+    from dynacompile.capture.graph_state import GraphState
 
 JOINS = frozenset({torch.stack, torch.cat, torch.concat, torch.concatenate, torch.hstack, torch.vstack})
 
 
-def record_join(recorder: Recorder, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value], site: Site) -> Value | None:
+def record_join(recorder: GraphState, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value], site: Site) -> Value | None:
     """The result of a join, once it is recorded; None where the general way has to be gone, which says what is wrong with its arguments."""
     if not args or not isinstance(args[0], SequenceValue) or len(args[0].items) < MANY or args[0].pytype() not in (list, tuple) or not is_plain(recorder):
         return None
@@ -49,7 +49,7 @@ def record_join(recorder: Recorder, target: Any, args: Sequence[Value], kwargs: 
     return result
 
 
-def joined(recorder: Recorder, target: Any, members: Sequence[TensorValue], numbers: Sequence[int], named: Mapping[str, int]) -> Look:
+def joined(recorder: GraphState, target: Any, members: Sequence[TensorValue], numbers: Sequence[int], named: Mapping[str, int]) -> Look:
     """What the result looks like."""
     looks: list[Look] = [look_of(recorder.looks, m) for m in members]
     if any(type(look) is not Look for look in looks) or len({look.device for look in looks}) > 1:

@@ -16,17 +16,18 @@ import torch.fx
 from dynacompile.capture.known_numbers import known_number
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.results import UnknownError, fresh_look, member_token, token
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.graph_tensor import Member, Members
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
-from dynacompile.capture.values.tensor import Member, Members, TensorValue
 from dynacompile.ir.captured import Site
 from dynacompile.ir.looks import Later, LaterList, Looks
 from dynacompile.ir.nodes import new_node
 
 if TYPE_CHECKING:
-    from dynacompile.capture.recorder import Recorder
+    from dynacompile.capture.graph_state import GraphState
 
 LIST_OPS = frozenset(
     getattr(torch, name)
@@ -118,14 +119,14 @@ def memory_of(value: TensorValue) -> int:
     return storage_of(value.fake) if value.has_fake else id(value)
 
 
-def is_plain(recorder: Recorder) -> bool:
+def is_plain(recorder: GraphState) -> bool:
     """Whether no machinery watches each operation by itself."""
     odd = recorder.bases or recorder.asked or recorder.inference_memory or recorder.folded or recorder.held or recorder.watch is not None
     static = recorder.symbols is None or recorder.symbols.has_static_sizes()
     return static and not odd and recorder.graph is recorder.root and recorder.results.key("call_function", torch.add, (), {}) is not None
 
 
-def record_over_lists(recorder: Recorder, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value], site: Site) -> Value | None:
+def record_over_lists(recorder: GraphState, target: Any, args: Sequence[Value], kwargs: Mapping[str, Value], site: Site) -> Value | None:
     """The result of an operation over lists, once it is recorded; None where the general way has to be gone."""
     call = Call(target, args, kwargs)
     try:
@@ -172,7 +173,7 @@ def fake_of(value: Value) -> Any:
     return value.argument()[1]
 
 
-def run(recorder: Recorder, call: Call, few: Mapping[int | str, list[Value]], fakes: Mapping[int | str, list[Any]]) -> tuple[Any, dict[int | str, list[int]]]:
+def run(recorder: GraphState, call: Call, few: Mapping[int | str, list[Value]], fakes: Mapping[int | str, list[Any]]) -> tuple[Any, dict[int | str, list[int]]]:
     """What the operation gives for the first member of each kind: the type of its list of results, and the looks of these, None where they are the members
     of the first list; None where it gives nothing. And how often it wrote each member."""
     before = {place: [version(recorder, f) for f in column] for place, column in fakes.items()}
@@ -202,7 +203,7 @@ def run(recorder: Recorder, call: Call, few: Mapping[int | str, list[Value]], fa
     return (type(result), looks), counts
 
 
-def version(recorder: Recorder, fake: Any) -> int:
+def version(recorder: GraphState, fake: Any) -> int:
     return recorder.version(fake) if isinstance(fake, torch.Tensor) else 0
 
 
@@ -227,7 +228,7 @@ def node_argument(call: Call, place: int | str, value: Value) -> Any:
     return value.pytype()(v.node if type(v) is TensorValue else v.argument()[0] for v in column)
 
 
-def results(recorder: Recorder, call: Call, node: torch.fx.Node, made: Any, kinds: Sequence[Sequence[int]]) -> Value:
+def results(recorder: GraphState, call: Call, node: torch.fx.Node, made: Any, kinds: Sequence[Sequence[int]]) -> Value:
     if made is None:
         node.meta["val"] = node.meta["example_value"] = None
         return ConstantValue(None)

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from dynacompile import native
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import Decoded
 from dynacompile.capture.calling import CallWriter
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import NULL, Lazy, Value
-from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.tensor import TensorValue
+from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH
@@ -39,6 +38,7 @@ from dynacompile.ir.source import (
     TypeOf,
     ValueAt,
 )
+from dynacompile.native import core as native_core
 from dynacompile.private import of_torch
 
 
@@ -79,7 +79,7 @@ class Builder(CallWriter):
         self.varnames = list(self.params)
         self.cells = code.co_cellvars if keeps_cells else ()
         self.handling = 0  # exceptions that the code handles here
-        self.outputs: dict[TensorValue, int] = {}
+        self.outputs: dict[Value, int] = {}
         self.arrays: set[int] = set()  # ids of arrays of numpy, parts of which were made
         self.made: dict[int, Value] = {}  # results of calls before the graph, by their place
         self.uses: dict[Value, int] = {}
@@ -147,9 +147,10 @@ class Builder(CallWriter):
             self.varnames.append(name)
         return self.varnames.index(name)  # cells and free variables are shifted by `finish`, when all locals are known
 
-    def cell_op(self, op: str, cell: CellValue) -> None:
-        index = cell.slot if cell.free is None else len(self._original) - len(self.code.co_freevars) + cell.free
-        self.emit(op + " by name", self.original_slot(cell.name) if index is None else index)
+    def cell_op(self, op: str, name: str, slot: int | None, free: int | None) -> None:
+        """An instruction on a cell of the frame, which has a slot, or a place among the free variables, or is found by its name."""
+        index = slot if free is None else len(self._original) - len(self.code.co_freevars) + free
+        self.emit(op + " by name", self.original_slot(name) if index is None else index)
 
     def original_slot(self, name: str) -> int:
         """localsplus index of a cell or free variable in the original frame."""
@@ -198,7 +199,7 @@ class Builder(CallWriter):
                 self.const(key)
                 self.emit("BINARY_SUBSCR")
             case Remembered(base):
-                self.callee(native.core().link_result)
+                self.callee(native_core().link_result)
                 self.source(base)
                 self.call(1)
             case Referent(base):
@@ -304,7 +305,7 @@ class Builder(CallWriter):
 
     # the graph
 
-    def call_graph(self, roots: Sequence[Source], uncounted: Sequence[TensorValue]) -> None:
+    def call_graph(self, roots: Sequence[Source], uncounted: Sequence[GraphTensor]) -> None:
         """Calls the graph and keeps its outputs in a local. uncounted: inputs whose version stays as it is."""
         for value in uncounted:
             self.callee(of_torch.unsafe_set_version_counter)
@@ -325,7 +326,7 @@ class Builder(CallWriter):
             self.call(2)
             self.emit("POP_TOP")
 
-    def graph_output(self, value: TensorValue) -> None:
+    def graph_output(self, value: Value) -> None:
         if self._output_slot is None:
             raise VerifyError("capture", f"{value.describe()} is needed, but there is no graph")
         self.local("LOAD_FAST", self._output_slot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.fx
@@ -21,19 +21,13 @@ from dynacompile.ir.shapes import (
     LEAST,
     Bounds,
     ShapePolicy,
-    as_static,
     expression_of,
     new_real,
     new_symbol,
     symbolic_mode,
 )
 from dynacompile.ir.source import Local, Registered, Source, dotted
-from dynacompile.ir.symbolic_graphs import emit_expression, symbolic_numbers
 from dynacompile.private.of_torch import FakeTensor
-
-if TYPE_CHECKING:
-    from dynacompile.capture.recorder import Recorder
-    from dynacompile.capture.values.tensor import TensorValue
 
 Extent = int | torch.SymInt
 MOST_INT = 2**63 - 1
@@ -60,12 +54,21 @@ class Mark:
     strict: bool
 
 
+class Shower(Protocol):
+    """A tensor of the graph, as far as symbols look at it."""
+
+    @property
+    def node(self) -> torch.fx.Node: ...
+    @property
+    def fake(self) -> torch.Tensor: ...
+
+
 @dataclass(frozen=True)
 class Unbacked:
     """Where a run shows a number that depends on values: the node that is it, or the size of `owner` along `dim`. owner: a tensor that it can be
     read from after the graph."""
 
-    owner: TensorValue
+    owner: Shower
     node: torch.fx.Node
     dim: int | None
 
@@ -396,56 +399,3 @@ def is_varying(real: float, source: Source, policy: ShapePolicy) -> bool:
 def is_state(source: Source, real: torch.Tensor) -> bool:
     """Parameters and buffers of modules: their sizes change with the module alone."""
     return isinstance(real, torch.nn.Parameter) or any(isinstance(part, Registered) for part in source.steps())
-
-
-def bind_numbers(recorder: Recorder, symbols: Symbols) -> None:
-    """Has the graph compute the symbolic numbers that its nodes take: from the sizes of its inputs, and from ints and floats that become inputs."""
-    graph = recorder.graph
-    first = next(n for n in graph.nodes if n.op != "placeholder")
-    known: dict[Any, torch.fx.Node] = {}
-
-    def number(value: Any) -> Any:
-        if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return value
-        static = as_static(value)
-        if not isinstance(static, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return static
-        expr = value.node.expr
-        with graph.inserting_before(node if any(s in symbols.unbacked for s in expr.free_symbols) else first):
-            known.setdefault(expr, emit_expression(expr, lambda s: known.get(s) or known.setdefault(s, symbol_node(s)), apply))
-        known[expr].meta["val"] = known[expr].meta["example_value"] = value
-        return known[expr]
-
-    def symbol_node(symbol: Any) -> torch.fx.Node:
-        if symbol in symbols.unbacked:
-            shown = symbols.unbacked[symbol]
-            if shown.dim is None:
-                return shown.node
-            node = graph.call_function(torch.ops.aten.sym_size.int, (shown.node, shown.dim))
-            node.meta["val"] = node.meta["example_value"] = shown.owner.fake.size(shown.dim)
-            return node
-        quantity = symbols.quantities[symbol]
-        if quantity.kind in ("value", "real"):
-            return recorder.number_input(quantity.source, symbols.numbers[quantity])
-        operation = torch.ops.aten.sym_size.int if quantity.kind == "size" else torch.ops.aten.sym_stride.int
-        tensor = recorder.placeholder_of(quantity.source)
-        with graph.inserting_before(first):
-            node = graph.call_function(operation, (tensor, quantity.dim))
-        fake = tensor.meta["val"]
-        node.meta["val"] = node.meta["example_value"] = fake.size(quantity.dim) if quantity.kind == "size" else fake.stride(quantity.dim)
-        return node
-
-    def apply(operation: Any, *operands: Any) -> torch.fx.Node:
-        node = graph.call_function(operation, operands)
-        node.meta["val"] = node.meta["example_value"] = compute(operation, *(v.meta["val"] if isinstance(v, torch.fx.Node) else v for v in operands))
-        return node
-
-    for node in list(graph.nodes):
-        if any(True for _ in symbolic_numbers((node.args, node.kwargs))):
-            node.args = torch.fx.node.map_aggregate(node.args, number)
-            node.kwargs = torch.fx.node.map_aggregate(node.kwargs, number)
-
-
-def compute(operation: Any, *operands: Any) -> Any:
-    """max and min without a guard."""
-    return torch.sym_max(*operands) if operation is max else torch.sym_min(*operands) if operation is min else operation(*operands)

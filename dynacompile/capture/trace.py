@@ -2,67 +2,59 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import CellType, CodeType, FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
 
-from dynacompile.capture import operations, override_rows  # noqa: F401 - the rows fill their table
+import dynacompile.capture.opcodes
+import dynacompile.capture.tensors.override_rows  # noqa: F401 - as above
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
-from dynacompile.capture.interpreter import SymbolicFrame, inline
-from dynacompile.capture.overrides import Overrides
+from dynacompile.capture.frames.interpreter import Choosing, Looping, SymbolicFrame, Watching, inline
+from dynacompile.capture.frames.repeats import Facts, Repeats
+from dynacompile.capture.frames.rounds import Rounds
+from dynacompile.capture.library.kinds import value_of, wrap
+from dynacompile.capture.library.operations import apply_operator, equal, is_same
+from dynacompile.capture.manner import Manner
 from dynacompile.capture.polyfills import is_polyfill
-from dynacompile.capture.predication import Arm
 from dynacompile.capture.recorder import Recorder
-from dynacompile.capture.repeats import Facts, Repeats
-from dynacompile.capture.rounds import Rounds, Watch
-from dynacompile.capture.scopes import Globals
-from dynacompile.capture.settings import fill
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
-from dynacompile.capture.values import value_of, wrap
-from dynacompile.capture.values.arrays import ArrayValue, call_numpy
-from dynacompile.capture.values.base import Lazy, Method, Value
-from dynacompile.capture.values.bodies import Body
-from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.tensors.generators import drawn
+from dynacompile.capture.tensors.modules import ModuleValue
+from dynacompile.capture.tensors.overrides import Overrides
+from dynacompile.capture.tensors.random_state import RandomState
+from dynacompile.capture.tensors.settings import Settings, fill
+from dynacompile.capture.tensors.torch_modes import TorchModes
+from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
+from dynacompile.capture.values.context import State, SubGraph
 from dynacompile.capture.values.contexts import perform
-from dynacompile.capture.values.deferred_texts import defer, format_with, joined
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, guards_class_data
-from dynacompile.capture.values.distributions import assumes_valid
-from dynacompile.capture.values.entry_conditions import decided
-from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import FunctionValue, RefusedValue, function_value
-from dynacompile.capture.values.generators import drawn
+from dynacompile.capture.values.exceptions import ExceptionValue, Handling
+from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.mapping import DictValue, key_of
 from dynacompile.capture.values.plain import plain, tracked
-from dynacompile.capture.values.positions import GivenIterator
-from dynacompile.capture.values.rows import HANDLERS, Row
-from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.scopes import Globals
+from dynacompile.capture.values.sequence import ListValue
 from dynacompile.capture.values.slots import slot_method
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
-from dynacompile.capture.values.torch_functions import special_function
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, ShapeFacts, identity
 from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_lookup, is_data
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
-from dynacompile.ir.source import Attr, ClosureCell, Constant, Made, Source
+from dynacompile.ir.source import Constant, Made, Source
 from dynacompile.ops.wrappers import let_go_of_masks
-from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
-    from dynacompile.capture.values.gradients import Hook
-    from dynacompile.capture.values.tensor import TensorValue
-    from dynacompile.capture.values.written_collectives import WorkValue
     from dynacompile.cpython.instructions import Position
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
@@ -89,53 +81,62 @@ class Trace:
         replays_reports: bool = True,
         policy: ShapePolicy | None = None,
         facts: Facts | None = None,
+        manner: Manner | None = None,
     ):
         """policy: which sizes and ints are symbolic; None: none are, and the machinery for symbols is not loaded. facts: what the frame is called
         with, for modules that are alike to be followed once; None: each is followed."""
-        self.codes, self.builtins, self.inference, self.replays_reports = codes, builtins, inference, replays_reports
+        self.codes, self.builtins, self.replays_reports, self.manner = codes, builtins, replays_reports, manner or Manner()
         self.frames: list[SymbolicFrame] = []
         self.policy, self.symbols = policy, Symbols(policy, self.site) if policy else None
-        self.given: list[GivenIterator] = []  # of loops that the frame goes on with
         self.effects = Effects()
         self.recorder = Recorder(self.site, self.use_settings, self.symbols, policy is not None)
         self.recorder.in_inference = self.recorder.begins_in_inference = inference
-        self.overrides = Overrides(self)
+        self.modes = TorchModes(self.recorder, inference)
+        self._handling = Handling()
+        self._states: dict[type, Any] = {
+            TorchModes: self.modes,
+            RandomState: self.effects.random,
+            Settings: self.effects.settings,
+            Handling: self._handling,
+        }
+        self.overrides = Overrides(self, self.effects.modes)
         self.repeats = None if facts is None else Repeats(self, facts)
-        self.rounds = Rounds(self)
-        self.watching: Watch | None = None  # the round of a loop that is followed to be repeated
-        self.arm: Arm | None = None  # of a branch both of whose arms are followed
+        self.rounds: Looping = Rounds(self)
+        self.watching: Watching | None = None  # the round of a loop that is followed to be repeated
+        self.arm: Choosing | None = None  # of a branch both of whose arms are followed
         self.guards: dict[tuple, Guard] = {}
         self.names = Names()  # what was looked up in classes, and in modules that are taken as they are
         self.known: dict[int, Value] = {}  # by id of the object
         self.literals: dict[int, Value] = {}  # by id of a tuple among the constants of code
         self.ways: dict[int, Source] = {}  # the source that such an object was first found at
-        self.cells: dict[int, CellValue] = {}
         self.scopes: dict[int, Globals] = {id(root_globals): Globals(root_globals, True)}
         self.root_scope = self.scopes[id(root_globals)]
-        self.autocasts: list[tuple[torch.fx.Node, Any, Callable]] = []
-        self.autocast_cache = True  # as the program has set it; capture goes without
-        self.bodies: list[Body] = []  # functions that become graphs of their own, being traced
-        self.hooks: list[Hook] = []  # of tensors of the graph
-        self.works: list[WorkValue] = []  # collectives that the frame has begun and not waited for
-        self.follows_works = True  # such are operations of the graph
+        self.bodies: list[SubGraph] = []  # functions that become graphs of their own, being traced
         self.steps, self.most_steps = 0, math.inf
-        self.handling: ExceptionValue | None = None
         self.fullgraph = False  # a break is an error
         self.leaves_first_steps = False  # a call in which an optimizer makes its state runs as Python
-        self.tensor_attributes: dict[str, Any] = {}  # by name, what is not torch's own, of those that were looked up
         self.grads: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]] = {}  # gradients of tensors as the call had them, where it has gone on
-        self.enters_by_hand = True  # torch's managers, where no with statement does it
-        self.array_roots: set[int] = set()  # ids of arrays of numpy over whose memory the frame has tensors
-        self.made_references: dict[Value, Value] = {}  # weak references that the frame made, by what they refer to, which has one
         self.hoisted = False  # residual code makes inputs of the graph before it
-        self.shares: tuple[frozenset[Source], ...] = ()  # tensors that are views of one memory, which the frame writes
-        self.defers_texts = True  # made of tensors: they do not end the graph
-        self.conditions = 0  # on inputs, that guards ask
-        self.assumable: int | None = None  # how many tensors may be taken for true, which residual code asks
         self._sites: dict[tuple[int, int], Site] = {}
         self._kept: list[Any] = []
         self._left_at: Site | None = None  # where capture ended
         self._held_at: Site | None = None  # where capture is while no instruction is interpreted
+
+    def state(self, kind: type[State]) -> State:
+        """What a module keeps for the attempt, by the class of it; made when it is first asked for."""
+        found = self._states.get(kind)
+        if found is None:
+            found = self._states[kind] = kind()
+        return found  # type: ignore[no-any-return]
+
+    @property
+    def handling(self) -> ExceptionValue | None:
+        """The exception that is being handled."""
+        return self._handling.exception
+
+    @handling.setter
+    def handling(self, exception: ExceptionValue | None) -> None:
+        self._handling.exception = exception
 
     # values
 
@@ -152,6 +153,14 @@ class Trace:
         elif self.ways[id(real)] != source:
             self.guard_same(real, source)
         return found
+
+    def known_value(self, real: Any) -> Value | None:
+        """The value that a real object has by now."""
+        return self.known.get(id(real))
+
+    def know(self, real: Any, value: Value, source: Source) -> None:
+        """Gives a real object its value; who calls this keeps the object alive."""
+        self.known[id(real)], self.ways[id(real)] = value, source
 
     def keep(self, real: Any) -> None:
         """An object that is known by its id lives as long as the trace."""
@@ -170,9 +179,6 @@ class Trace:
     def force(self, value: Value) -> Value:
         return value.force() if isinstance(value, Lazy) else value
 
-    def lazy(self, real: Any, source: Source) -> Value:
-        return Lazy(self, real, source)
-
     def of(self, real: Any) -> Value:
         return value_of(self, real)
 
@@ -184,15 +190,6 @@ class Trace:
         if found is None:
             found = self.literals[id(real)] = value_of(self, real)
         return found
-
-    def child(self, real: Any, source: Source, name: str) -> Value:
-        return self.wrap(getattr(real, name), Attr(source, name))
-
-    def list_of(self, items: Sequence[Value]) -> Value:
-        return ListValue(items)
-
-    def tuple_of(self, items: Sequence[Value], cls: type = tuple) -> Value:
-        return TupleValue(items, cls)
 
     def symbolic_number(self, real: float, source: Source) -> Value | None:
         """The value of an int or float that exists before the frame, where it is symbolic."""
@@ -215,21 +212,6 @@ class Trace:
             self.ways[id(cls)] = Constant(cls, cls.__qualname__)
             found = self.known[id(cls)] = ClassValue(cls, self.ways[id(cls)])
             self._kept.append(cls)
-        return found
-
-    def cell(self, cell: CellType, name: str, holder: Source, index: int) -> CellValue:
-        """The value of a closure cell of a function that exists before the frame runs."""
-        found = self.cells.get(id(cell))
-        source = ClosureCell(holder, name, index)
-        if found is None:
-            try:
-                content: Value | None = Lazy(self, cell.cell_contents, source)
-            except ValueError:
-                content = None
-            found = self.cells[id(cell)] = CellValue(content, name, holder=(holder, index))
-            self._kept.append(cell)
-        elif found.content is not None and found.content.source is not None and found.content.source != source:
-            self.guard("DUPLICATE_INPUT", source, found.content.source)
         return found
 
     def scope_of(self, function: FunctionType, source: Source) -> Globals:
@@ -268,36 +250,6 @@ class Trace:
         if not isinstance(raw, (FunctionType, property, staticmethod, classmethod)) and not is_constant_object(raw):
             return None
         return bind_descriptor(self, raw, owner, self.class_value(cls, None), name, class_source(cls, name))
-
-    def bound_builtin(self, real: Any, source: Source) -> Value:
-        """A method written in C, bound to an object. Where the object's class hides it by one of its own, only Python can call it."""
-        name = real.__name__
-        if isinstance(class_lookup(type(real.__self__), name), FunctionType) or name in getattr(real.__self__, "__dict__", ()):
-            self.guard("TYPE", source, type(real))
-            return RefusedValue(real, "unknown-function", source)
-        self.guard("TYPE", source, type(real))
-        self.guard("EQUALS", Attr(source, "__name__"), real.__name__)
-        return Method(self.wrap(real.__self__, Attr(source, "__self__")), real.__name__)
-
-    def call_builtin(self, real: Any, args: list[Value]) -> Value:
-        return HANDLERS[real](self, args, {})
-
-    def special_function(self, real: FunctionType, source: Source) -> Value | None:
-        return special_function(self, real, source)
-
-    def handler(self, real: Any) -> Row | None:
-        try:
-            return HANDLERS.get(real)
-        except TypeError:
-            return None
-
-    def assumes(self, condition: Value) -> bool:
-        """Whether the frame goes on as if a tensor were true, and residual code asks it."""
-        return assumes_valid(self, condition)
-
-    def decided(self, condition: TensorValue) -> bool | None:
-        """What a tensor of one bool is, where an input decides it, which is guarded; None where that is not known before the graph."""
-        return decided(self, condition)
 
     # guards
 
@@ -347,33 +299,16 @@ class Trace:
         return made
 
     def operator(self, name: str, args: Sequence[Value]) -> Value:
-        return operations.apply_operator(self, name, args)
+        return apply_operator(self, name, args)
 
     def slot_method(self, value: Value, name: str, args: list[Value]) -> Value | None:
         return slot_method(self, value, name, args)
 
-    def joined(self, separator: Value, parts: list[Value]) -> Value | None:
-        """separator.join(parts); None where a part is no text."""
-        if not all(part.pytype() is str for part in parts):
-            return None
-        return defer(self, joined, [separator, *parts]) or self.of(separator.constant().join(part.constant() for part in parts))
-
-    def filled(self, template: Value, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-        """template.format(*args, **kwargs), where a tensor is shown; None where none is."""
-        return defer(self, functools.partial(format_with, tuple(kwargs)), [template, *args, *kwargs.values()])
-
-    def call_numpy(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return call_numpy(self, function, args, kwargs)
-
-    def tensor_of_array(self, value: Value) -> Value | None:
-        """The tensor that shares the memory of an array of numpy; None for other values."""
-        return value.as_tensor(self) if isinstance(value, ArrayValue) else None
-
     def is_same(self, left: Value, right: Value) -> bool:
-        return operations.is_same(self, left, right)
+        return is_same(self, left, right)
 
     def equal(self, left: Value, right: Value) -> bool:
-        return operations.equal(self, left, right)
+        return equal(self, left, right)
 
     def pure(self, function: Callable, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """Runs a function without side effects on constants. What it raises is what Python would raise."""
@@ -404,7 +339,13 @@ class Trace:
             exact = builtin and all(is_constant_object(a) for a in reason.args)
             raise raises(type(reason), *(reason.args if exact else (str(reason),)), known=exact) from reason
 
-    def inline(self, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_module(self, module: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A call of a module, by its code or as an earlier one that was like it."""
+        assert isinstance(module, ModuleValue)
+        return module.follow(self, args, kwargs) if self.repeats is None else self.repeats.call(module, args, kwargs)
+
+    def inline(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        assert isinstance(function, FunctionValue)
         if len(self.frames) > MAX_DEPTH:
             raise unsupported("too-deep", function.name)
         performed = perform(self, function, args)
@@ -412,10 +353,6 @@ class Trace:
 
     def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})
-
-    def polyfilled(self, function: FunctionType, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
-        """A call of a function of the polyfills."""
-        return function_value(self, function, Constant(function, function.__qualname__)).call(self, args, kwargs or {})
 
     def unless_missing(self, get: Callable[[], Value | None], missing: type = AttributeError) -> Value | None:
         """get(), or None where it raises `missing`."""
@@ -429,23 +366,10 @@ class Trace:
             self.handling = handling
             return None
 
-    def super_arguments(self) -> tuple[Value, Value]:
-        """The class and the object that super() without arguments finds in the running frame."""
-        frame = self.frames[-1]
-        names = frame.decoded.slots
-        if "__class__" not in names or not frame.code.co_argcount:
-            raise unsupported("would-raise", "super(): no arguments")
-        first = frame.slots[0]
-        owner = first.read(self) if isinstance(first, CellValue) else None if first is None else self.force(first)
-        cell = frame.slots[names.index("__class__")]
-        if owner is None or not isinstance(cell, CellValue):
-            raise unsupported("would-raise", "super(): arg[0] deleted")
-        return cell.read(self), owner
-
-    def check_first_step(self, table: DictValue, key: Value) -> None:
+    def check_first_step(self, table: Value, key: Value) -> None:
         """Leaves a call to Python in which an optimizer makes its state: what later calls do is what is compiled."""
         base = getattr(table.source, "base", None)
-        if not self.leaves_first_steps or self.repeats is None or base is None or key_of(key) in table.content:
+        if not self.leaves_first_steps or self.repeats is None or base is None or not isinstance(table, DictValue) or key_of(key) in table.content:
             return
         owner = self.repeats.facts.value(base)
         if isinstance(owner, torch.optim.Optimizer) and not isinstance(owner, torch.optim.LBFGS) and not is_refused_by_eager(owner):
@@ -453,43 +377,6 @@ class Trace:
 
     def use_settings(self) -> None:
         self.effects.settings.use(self.frames)
-
-    # modes: really entered, since they decide what operations on fakes give, and written to the graph
-
-    def set_grad_mode(self, mode: bool) -> None:
-        if mode and self.inference:
-            raise unsupported("grad-mode", " inside of inference mode, or")
-        if mode and not self.frames[0].entry_grad_mode and not torch.is_grad_enabled():
-            raise unsupported("grad-mode", "")
-        if torch.is_grad_enabled() != mode:
-            self.recorder.state_change(of_torch.set_grad_enabled, mode)
-            of_torch.set_grad_enabled(mode)
-
-    def enter_autocast(self, enter: Callable, leave: Callable, arguments: tuple) -> tuple:
-        node = self.recorder.state_change(enter, *arguments)
-        entry = (node, enter(*arguments), leave)
-        self.autocasts.append(entry)
-        return entry
-
-    def exit_autocast(self, entry: tuple) -> None:
-        if not self.autocasts or self.autocasts[-1] is not entry:
-            raise unsupported("context-manager", "autocast regions that are not nested")
-        node, handle, leave = self.autocasts.pop()
-        self.recorder.state_change(leave, node)
-        if leave is not of_torch.exit_inference_mode:
-            leave(handle)
-
-    def enter_inference(self) -> tuple:
-        """Written to the graph alone: fakes that are inference tensors would not count their versions."""
-        entry = (self.recorder.state_change(of_torch.enter_inference_mode, True), None, of_torch.exit_inference_mode)
-        self.autocasts.append(entry)
-        return entry
-
-    def leave_modes(self) -> None:
-        """Leaves the autocast regions that the frame is still in."""
-        for _, handle, leave in reversed(self.autocasts):
-            if leave is not of_torch.exit_inference_mode:
-                leave(handle)
 
     def let_go(self) -> None:
         """Forgets the frame's objects: values and the trace know each other, so that these would live on until the next collection of garbage.
@@ -500,10 +387,10 @@ class Trace:
         let_go_of_masks([value.fake for value in self.recorder.values.values()])
         for frame in self.frames:
             frame.let_go()
-        tables = (self.known, self.literals, self.ways, self.cells, self.guards, self._kept, self.frames, self.scopes, self.given, self.autocasts, self.hooks)
+        tables = (self.known, self.literals, self.ways, self.guards, self._kept, self.frames, self.scopes, self._states)
         for table in tables:
             table.clear()  # type: ignore[attr-defined]
-        del self.names, self.recorder, self.root_scope, self.codes, self.builtins, self.overrides, self.rounds
+        del self.names, self.recorder, self.root_scope, self.codes, self.builtins, self.overrides, self.rounds, self.modes
         self.effects, self.handling, self.repeats, self.symbols, self.watching = Effects(), None, None, None, None
 
     # places

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.frames.interpreter import FrameContext
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.shared_memory import SharesMemory, can_be_views
-from dynacompile.capture.trace import Trace
 from dynacompile.capture.values.base import Value
 from dynacompile.ir.captured import GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import Disjoint, memory_range
@@ -19,7 +19,7 @@ from dynacompile.ir.source import Attr, Made
 from dynacompile.ops.wrappers import begun
 
 
-def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
+def check_memory(cx: FrameContext, inputs: Sequence[GraphInput]) -> None:
     """Refuses graphs that write an input which shares memory with another: functionalisation would separate the two. Where both can be views of one
     input, they become that."""
     if any(memory.fake.requires_grad for memory, _ in cx.recorder.memories.values()):
@@ -43,7 +43,7 @@ def check_memory(cx: Trace, inputs: Sequence[GraphInput]) -> None:
             open_ranges.append((end, name))
 
 
-def with_shown(cx: Trace, inputs: Sequence[GraphInput]) -> list[GraphInput]:
+def with_shown(cx: FrameContext, inputs: Sequence[GraphInput]) -> list[GraphInput]:
     """The inputs of the graph, and those that guards, texts or calls after the graph read."""
     recorder = cx.recorder
     names, shown = {i.name for i in inputs}, recorder.shown | recorder.held
@@ -51,15 +51,15 @@ def with_shown(cx: Trace, inputs: Sequence[GraphInput]) -> list[GraphInput]:
     return [*inputs, *(i for i, value in others if value is not None and value.has_fake and storage_of(value.fake) in shown)]
 
 
-def share(cx: Trace, inputs: Sequence[GraphInput], reals: dict[str, torch.Tensor], name: str) -> None:
+def share(cx: FrameContext, inputs: Sequence[GraphInput], reals: dict[str, torch.Tensor], name: str) -> None:
     """Has the frame captured again, with all inputs that share the memory of that one as views of it, where they can be."""
     place = reals[name].untyped_storage().data_ptr()
     sharing = {i.source: reals[i.name] for i in inputs if i.name in reals and reals[i.name].untyped_storage().data_ptr() == place}
-    if not cx.shares and cx.symbols is None and can_be_views(sharing.values()):
+    if not cx.manner.shares and cx.symbols is None and can_be_views(sharing.values()):
         raise SharesMemory(frozenset(sharing))
 
 
-def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
+def alias_guards(cx: FrameContext, inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
     """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
     written = {i.name for i in cx.recorder.written_inputs()}
     groups: dict[tuple, list[GraphInput]] = {}
@@ -90,7 +90,7 @@ def alias_guards(cx: Trace, inputs: Sequence[GraphInput], site: Site) -> list[Gu
     return out
 
 
-def write_guards(cx: Trace, site: Site) -> Iterator[Guard]:
+def write_guards(cx: FrameContext, site: Site) -> Iterator[Guard]:
     """Autograd lets no leaf that requires gradients be written, nor a view of one: another tensor that it computed is none of the two. Were it one, the
     graph would raise, before what the frame did first."""
     for item in cx.recorder.written_inputs():

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.ir import source as ir
 from dynacompile.ir.source import Source
+from dynacompile.native import core as native_core
 from dynacompile.private import of_torch
 
 
@@ -104,7 +104,7 @@ def content(cells: tuple | None, index: int) -> Any:
 @root(ir.Local)
 def _(source: ir.Local, frame: Any) -> Any:
     value = frame.slots[source.slot] if source.slot < len(frame.slots) else MISSING
-    return MISSING if value is native.core().NULL else value
+    return MISSING if value is native_core().NULL else value
 
 
 @root(ir.Free)
@@ -159,7 +159,7 @@ def _(source: ir.Item, base: Any) -> Any:
 
 @based(ir.Remembered)
 def _(source: ir.Remembered, base: Any) -> Any:
-    return native.core().link_result(base)
+    return native_core().link_result(base)
 
 
 @based(ir.Referent)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dynacompile import native
 from dynacompile.guards.evaluate import MISSING, InFrame, Missing
 from dynacompile.guards.evaluate import evaluate as evaluate
 from dynacompile.guards.kinds import KINDS
@@ -18,6 +17,7 @@ from dynacompile.ir.expressions import Formula
 from dynacompile.ir.guard_facts import Identity
 from dynacompile.ir.source import Constant, Source
 from dynacompile.ir.wording import revealed, told
+from dynacompile.native import core as native_core
 from dynacompile.private import of_torch
 
 
@@ -59,7 +59,7 @@ def compile_guards(guards: Sequence[Guard]) -> Any:
     for index, guard in enumerate(guards):
         node = tree.node(guard.source, index) if guard.source is not None else -1
         KINDS[guard.kind].compile(tree, node, guard, index)
-    return native.core().GuardProgram(tree.accessors, tree.checks, tree.relations)
+    return native_core().GuardProgram(tree.accessors, tree.checks, tree.relations)
 
 
 def compile_gather(roots: Sequence[Source], sources: Sequence[Source], target: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +74,7 @@ def compile_gather(roots: Sequence[Source], sources: Sequence[Source], target: C
     known: dict[Source, int] = {}
     outputs = [gather_node(tree, source, arguments, known) for source in sources]
     steps = [(accessor, parent, argument) for accessor, parent, argument in tree.accessors]
-    return native.core().Gather(len(roots), steps, outputs, target, f"gather of {len(sources)} graph inputs")
+    return native_core().Gather(len(roots), steps, outputs, target, f"gather of {len(sources)} graph inputs")
 
 
 def gather_node(tree: Tree, source: Source, arguments: Mapping[Source, int], known: dict[Source, int]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dynacompile.capture.bytecode import decode
 from dynacompile.capture.calling import callable_first, called, with_null
-from dynacompile.capture.opcodes import TABLE
+from dynacompile.capture.opcodes.groups import TABLE
 from dynacompile.cpython.instructions import BINARY_SIGNS, Instr
 from dynacompile.ir.captured import GRAPH, Captured
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.env import Env
 from dynacompile.events import GraphRecorded
 from dynacompile.ir.loops import Extern, root
 from dynacompile.ir.schedule import Schedule
+from dynacompile.native import core as native_core
 from dynacompile.ops.regions import REGION
 from dynacompile.private import of_torch
 from dynacompile.runtime.link import exact_device, written_inputs
@@ -115,7 +115,7 @@ class Recorder:
         self.stream: Any = None
 
     def __call__(self, *inputs: object) -> tuple:
-        if self.given_up or native.core().times_steps() or not self.busy.acquire(blocking=False):
+        if self.given_up or native_core().times_steps() or not self.busy.acquire(blocking=False):
             return self.program(*inputs)
         try:
             return self.run(inputs)
@@ -158,7 +158,7 @@ class Recorder:
             return True
         if self.tensors[position] in self.moving:
             return False
-        return native.core().is_graph_memory(tensor) or (position < len(self.seen) and self.seen[position]() is tensor)
+        return native_core().is_graph_memory(tensor) or (position < len(self.seen) and self.seen[position]() is tensor)
 
     def record(self, inputs: tuple) -> bool:
         """Records the program around these inputs; False, with the reason in an event, where that fails for good."""
@@ -176,7 +176,7 @@ class Recorder:
         except RuntimeError as error:  # torch reports everything that CUDA refuses during a capture as one
             return self.give_up(root_cause(error))
         outputs = tuple(self.output_row(k, t) for k, t in enumerate(captured.outputs))
-        self.memory = native.core().make_replay(len(self.plan.inputs), tuple(copied), tuple(fixed), outputs)
+        self.memory = native_core().make_replay(len(self.plan.inputs), tuple(copied), tuple(fixed), outputs)
         self.replay = captured.replay
         self.seen = []
         self.env.emit(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dynacompile import native
 from dynacompile.errors import VerifyError
 from dynacompile.ir.graphs import REAL, Constant, Fresh, InputItself, Lineage, Marks, Output, RuntimeContract, View, ViewOfInput, ViewOfOutput
+from dynacompile.native import core as native_core
 from dynacompile.runtime.link import Numbers
 
 # As enum From of region.h.
@@ -43,7 +43,7 @@ def differentiable(forward: Callable, make_backward: Callable[[], Callable] | No
         raise VerifyError("autograd", f"the contract uses forward output {positions - 1}, the program has {len(expected)}")
     numbers = numbers or Numbers(contract.sizes)
     outputs = tuple(output_row(o, numbers) for o in contract.outputs)
-    return native.core().make_differentiable(
+    return native_core().make_differentiable(
         forward,
         make_backward,
         contract.inputs,

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.env import Env
 from dynacompile.errors import VerifyError
 from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, evaluated, extent, hint
@@ -35,6 +34,7 @@ from dynacompile.ir.schedule import (
 )
 from dynacompile.ir.sizes import Sizes, code, computed, definition_code, symbols_in
 from dynacompile.markers import disable
+from dynacompile.native import core as native_core
 from dynacompile.ops.regions import Handle
 from dynacompile.private import of_torch
 
@@ -169,7 +169,7 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     if device.type == "cuda":
         torch.cuda.init()
     arenas, rows, work = (schedule.arena, schedule.host_arena), sizes.rows(schedule, slots), work_of(module)
-    made = native.core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arenas, device, reference, rows, work)
+    made = native_core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arenas, device, reference, rows, work)
     made.told = replace(told, rows=tuple(place for place, _ in placed_rows))
     return made
 

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from dynacompile import native
 from dynacompile.ir.expressions import given as real
 from dynacompile.ir.graphs import Fresh, Made, RuntimeContract, Settled, Stage, Target, ViewOfOutput, output_args
 from dynacompile.ir.symbolic_graphs import executable
 from dynacompile.markers import disable
+from dynacompile.native import core as native_core
 from dynacompile.ops.backward_steps import TensorHook
 from dynacompile.ops.regions import FORMS, with_regions
 from dynacompile.ops.wrappers import has_wrappers
@@ -46,7 +46,7 @@ def keeping_primals(
     first = len(part.saved_inputs)
     copies = tuple((first + place, replay.edges.index(Target("input", i))) for i, place in part.again.copies.items() if Target("input", i) in replay.edges)
     leaves = tuple(t.index for t in replay.edges if t.kind == "input")
-    native.core().set_again(differentiable, replay, replay.kept, replay.measured, leaves, copies, replay.below, has_numbers, part.again.draws)
+    native_core().set_again(differentiable, replay, replay.kept, replay.measured, leaves, copies, replay.below, has_numbers, part.again.draws)
     return differentiable
 
 
@@ -148,7 +148,7 @@ class Replay:
             leaves = self.aliases(primals)
             below = {j: value.view_as(value) for j, value in zip(self.below, kept[0][len(self.kept) :], strict=True)}
             ends = tuple(t for t in (*leaves, *below.values()) if isinstance(t, torch.Tensor) and t.grad_fn is not None)
-            native.core().stand_above_node(ends)
+            native_core().stand_above_node(ends)
             inputs = self.inputs(leaves)
             with self.modes(kept[3]):
                 outputs = self.run(*inputs, *below.values())
@@ -164,7 +164,7 @@ class Replay:
                 made = torch.autograd.grad(bases, list(asked.values()), given, create_graph=True, allow_unused=True)
             shown = tuple((result, i) for i, result in results.items() if result.grad_fn is not None and all(result.grad_fn is not e.grad_fn for e in ends))
             recorded = tuple(g for g in made if g is not None and g.grad_fn is not None)
-            native.core().lead_to_node(recorded, shown, (*ends, *(t for t in given if t.grad_fn is not None)))
+            native_core().lead_to_node(recorded, shown, (*ends, *(t for t in given if t.grad_fn is not None)))
         found = dict(zip(asked, made, strict=True))
         return tuple(found.get(i) for i in range(len(self.edges)))
 
@@ -201,7 +201,7 @@ class Replay:
 
     def leaf(self, index: int, version: int) -> torch.Tensor:
         """The leaf that the node accumulates into, unless it was written since the call."""
-        leaf: torch.Tensor = native.core().node_behind(self.edges.index(Target("input", index))).variable
+        leaf: torch.Tensor = native_core().node_behind(self.edges.index(Target("input", index))).variable
         if leaf._version != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
@@ -322,7 +322,7 @@ def sampled(run: Callable[..., Grads], tensors: Sequence[torch.Tensor]) -> Grads
     """`run`, which takes plain tensors, of tensors that may be batches under torch.func.vmap or under torch.autograd's own."""
     if any(map(is_wrapped, tensors)):
         return Sampled.apply(run, *tensors)
-    parts = [native.core().unbatched(t) for t in tensors]
+    parts = [native_core().unbatched(t) for t in tensors]
     levels = [part[2] for part in parts if part is not None]
     if not levels:
         return run(*tensors)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from dynacompile import native
 from dynacompile.ir.graphs import Hidden, RuntimeContract, Stage
+from dynacompile.native import core as native_core
 from dynacompile.runtime.differentiable import differentiable, marks_row, symbol_rows
 from dynacompile.runtime.link import Numbers
 
@@ -24,14 +24,14 @@ def in_stages(forward: Callable, make_backwards: Sequence[Callable[[], Callable]
     rows = []
     for made, stage, gradients in zip(stages, contract.stages, hidden, strict=True):
         rows.append((made, tuple((TO[t.kind], t.index, t.slot) for t in (*stage.edges, *stage.further)), gradients))
-    native.core().set_stages(whole, tuple(rows))
+    native_core().set_stages(whole, tuple(rows))
     return whole, stages
 
 
 def one(whole: Any, make_backward: Callable[[], Callable], stage: Stage, contract: RuntimeContract) -> Any:
     """A callable that is never called: it has the contract of one stage, and its backward."""
     positions = 1 + max([-1, *stage.saved_positions, *stage.tangents])
-    return native.core().make_differentiable(
+    return native_core().make_differentiable(
         never,
         make_backward,
         contract.inputs,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dynacompile import native
 from dynacompile.ir.captured import PENDING, Wrappers
 from dynacompile.markers import disable
+from dynacompile.native import core as native_core
 
 
 def with_wrappers(call: Callable[..., tuple], wrappers: Wrappers) -> Any:
@@ -15,7 +15,7 @@ def with_wrappers(call: Callable[..., tuple], wrappers: Wrappers) -> Any:
     gradients = tuple(disable(enter.gradient) for enter in wrappers.enters)
     inputs = tuple(None if row is None else (*row, gradient_sizes(wrappers, row)) for row in wrappers.inputs)
     outputs = tuple(None if leave is None else (len(leave.wrapping.inner), disable(leave.make), disable(leave.taken_apart)) for leave in wrappers.outputs)
-    return native.core().make_wrapped(call, inputs, gradients, outputs)
+    return native_core().make_wrapped(call, inputs, gradients, outputs)
 
 
 def gradient_sizes(wrappers: Wrappers, row: tuple[int, str]) -> tuple[int, ...] | None:

@@ -21,7 +21,7 @@ from dynacompile import cpython
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.breaking import OPERANDS
 from dynacompile.capture.bytecode import decode
-from dynacompile.capture.opcodes import TABLE
+from dynacompile.capture.opcodes.groups import TABLE
 from dynacompile.cpython import RUNNING, SUPPORTED, version_of
 from dynacompile.cpython.instructions import BINARY_SIGNS, Instr
 

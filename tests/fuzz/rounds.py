@@ -21,7 +21,7 @@ import torch
 
 import dynacompile
 from dynacompile import native
-from dynacompile.capture import rounds
+from dynacompile.capture.frames import rounds
 from dynacompile.ir.captured import Captured
 
 HEADS = (

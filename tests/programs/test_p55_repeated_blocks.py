@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import dynacompile
 from dynacompile import pipeline
-from dynacompile.capture.interpreter import SymbolicFrame
-from dynacompile.capture.repeats import Repetition
+from dynacompile.capture.frames.interpreter import SymbolicFrame
+from dynacompile.capture.frames.repeats import Repetition
 from tests.checking import check
 
 SEEN: list = []

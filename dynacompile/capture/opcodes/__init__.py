@@ -1,8 +1,1 @@
-"""Rows for the instructions of `cpython.instructions`, by what they deal with."""
-
-from dynacompile.capture.opcodes import attributes, building, calls, control, matching, names, operators, stack
-from dynacompile.capture.opcodes.table import TABLE, Opcode
-
-GROUPS = (attributes, building, calls, control, matching, names, operators, stack)  # importing them fills the table
-
-__all__ = ["GROUPS", "TABLE", "Opcode"]
+"""Rows for the instructions of `cpython.instructions`: `table.py` is what a row is, `groups.py` has all of them."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.classes import SuperValue
 from dynacompile.capture.values.constant import SliceValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.capture.values.base import Value
     from dynacompile.cpython.instructions import Instr
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.mapping import DictValue, key_of, pairs_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 

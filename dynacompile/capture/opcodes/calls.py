@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.calling import called
-from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.base import NULL, Keywords, Lazy, Method, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.functions import FunctionValue
@@ -14,7 +14,7 @@ from dynacompile.capture.values.mapping import pairs_of
 from dynacompile.capture.values.sequence import ListValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 

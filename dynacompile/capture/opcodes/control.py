@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dynacompile.capture.assertions import assumed
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.function_modes import DeviceBlock
-from dynacompile.capture.opcodes.table import opcode
-from dynacompile.capture.predication import branch
-from dynacompile.capture.values.base import IteratorValue, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.frames.assertions import assumed
+from dynacompile.capture.frames.predication import branch
+from dynacompile.capture.frames.table import opcode
+from dynacompile.capture.tensors.function_modes import DeviceBlock
+from dynacompile.capture.values.base import IteratorValue
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, TracebackValue, exception_of, raised, raised_by_statement
@@ -22,7 +22,7 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.cpython import RUNNING
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 
@@ -47,10 +47,6 @@ def pop_jump_if_false(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
     if not branch(f, i, condition, False) and not assumed(f, i, condition, False) and not condition.truth(f.cx):
         jump(f, i)
-
-
-def is_none(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.value is None
 
 
 @opcode("POP_JUMP_IF_NONE", effect=-1)

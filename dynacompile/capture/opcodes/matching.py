@@ -7,16 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import NotConstant, unsupported
-from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.frames.table import opcode
+from dynacompile.capture.library.type_questions import is_subclass
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictLike
+from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.capture.values.sequence import TupleValue
-from dynacompile.capture.values.tensor import TensorValue
-from dynacompile.capture.values.type_questions import is_subclass
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 WHOLE = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)  # classes whose one positional pattern is the object itself
@@ -53,7 +54,7 @@ def attributes_of(f: SymbolicFrame, subject: Value, cls_value: Value, names: tup
         cls = cls_value.constant()
     except NotConstant as reason:
         raise unsupported("unknown-operation", "matching an unknown class") from reason
-    if not f.cx.call_builtin(isinstance, [subject, cls_value]).truth(f.cx):
+    if not HANDLERS[isinstance](f.cx, [subject, cls_value], {}).truth(f.cx):
         return ConstantValue(None)
     if isinstance(subject, TensorValue):
         raise unsupported("unknown-operation", "matching the attributes of a tensor")

@@ -6,14 +6,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import Raised, unsupported
-from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.base import NULL
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.exceptions import raised_here
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 

@@ -7,18 +7,18 @@ import re
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import Raised, raises, unsupported
-from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.frames.table import opcode
+from dynacompile.capture.library.texts import formatted, text
 from dynacompile.capture.operator_names import COMPARE_SYMBOLS, INPLACE, SYMBOLS
+from dynacompile.capture.tensors.deferred_texts import concat
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.deferred_texts import concat
 from dynacompile.capture.values.exceptions import ExceptionValue, stopped_inside
 from dynacompile.capture.values.sequence import ListValue, TupleValue
-from dynacompile.capture.values.texts import formatted, text
 from dynacompile.cpython.instructions import BINARY_SIGNS
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 # argument of BINARY_OP -> name in the operator module

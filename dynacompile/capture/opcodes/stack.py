@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.opcodes.table import opcode
+from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.residual import reached
 from dynacompile.capture.values.base import NULL, IteratorValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.interpreter import SymbolicFrame
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.cpython.instructions import Instr
 
 

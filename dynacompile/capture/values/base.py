@@ -1,6 +1,6 @@
 """What every tracked value can be asked. A kind overrides what it supports; the rest is a named break.
 
-`cx` is the Trace. A value with a `source` exists before the frame runs; one without was made by the frame.
+`cx` is the Context. A value with a `source` exists before the frame runs; one without was made by the frame.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dynacompile.ir.namespaces import MISSING, class_lookup, defines
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class Value:
@@ -41,66 +41,66 @@ class Value:
         """The one real object that this value stands for, for `is` and dict keys. Raises NotConstant for objects that do not exist yet."""
         return self.constant()
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         raise unsupported("unknown-operation", f"bool({self.describe()})")
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         raise unsupported("unknown-operation", f"len({self.describe()})")
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name == "__class__":
             return cx.class_value(self.pytype(), None)
         if name in SLOT_METHODS and isinstance(class_lookup(self.pytype(), name), types.WrapperDescriptorType):
             return Method(self, name)
         raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         raise unsupported("setattr", f"{self.describe()}.{name} = ...")
 
-    def del_attr(self, cx: Trace, name: str) -> None:
+    def del_attr(self, cx: Context, name: str) -> None:
         raise unsupported("setattr", f"del {self.describe()}.{name}")
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         return self.method(cx, "__getitem__", [key], {})
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         self.method(cx, "__setitem__", [key, value], {})
 
-    def del_item(self, cx: Trace, key: Value) -> None:
+    def del_item(self, cx: Context, key: Value) -> None:
         self.method(cx, "__delitem__", [key], {})
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         return self.method(cx, "__contains__", [item], {})
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         """iter(self)."""
         raise unsupported("unknown-operation", f"iter({self.describe()})")
 
-    def elements(self, cx: Trace) -> list[Value]:
+    def elements(self, cx: Context) -> list[Value]:
         """list(self)."""
         return self.iterate(cx).drain(cx)
 
-    def foretell(self, cx: Trace) -> None:
+    def foretell(self, cx: Context) -> None:
         """What list() does between iter() and the first element: it asks an object for a length, which may run a user's code."""
 
-    def listed(self, cx: Trace) -> list[Value]:
+    def listed(self, cx: Context) -> list[Value]:
         """The elements, for what makes a list or a tuple of them."""
         return self.elements(cx)
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("unknown-function", self.describe())
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """self.name(*args, **kwargs)."""
         found = None if kwargs else cx.slot_method(self, name, args)
         if found is None:
             raise unsupported("unknown-operation", f"{self.describe()}.{name}()")
         return found
 
-    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The method of that name of the class written in C that the object's class derives from, past what other classes define."""
         return self.method(cx, name, args, kwargs)
 
@@ -121,7 +121,7 @@ class Value:
         """Values that `rebuild` needs besides self."""
         return ()
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         """Emits residual code that pushes a new equal object. Called for values without a source only."""
         raise unsupported("rebuild", self.describe())
 
@@ -133,27 +133,27 @@ class Keywords(dict[str, Value]):
 class IteratorValue(Value):
     """An iterator whose state capture follows."""
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         """The next value, None at the end."""
         raise NotImplementedError(type(self).__name__)
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         return self
 
     def remaining(self) -> int | None:
         """How many values are left, where that is known without asking for them."""
         return None
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         found = class_lookup(self.pytype(), name)
         if found is MISSING:
             raise raises(AttributeError, f"{self.pytype().__name__!r} object has no attribute {name!r}")
         return Method(self, name) if callable(found) and name != "__class__" else super().get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return defines(self.pytype(), name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__next__" and not args:
             item = self.next(cx)
             if item is None:
@@ -165,27 +165,27 @@ class IteratorValue(Value):
         """What next() raises at the end."""
         return raises(StopIteration)
 
-    def drain(self, cx: Trace) -> list[Value]:
+    def drain(self, cx: Context) -> list[Value]:
         out = []
         while (value := self.next(cx)) is not None:
             out.append(value)
         return out
 
-    def meets(self, cx: Trace, truth: bool) -> bool:
+    def meets(self, cx: Context, truth: bool) -> bool:
         """Whether a value is true, or false, as it is wanted. Those behind the first such one are not asked for."""
         while (value := self.next(cx)) is not None:
             if value.truth(cx) == truth:
                 return True
         return False
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
 
 class Lazy(Value):
     """An object that was not read yet; reading makes it a value and installs its guards."""
 
-    def __init__(self, cx: Trace, real: Any, source: Source):
+    def __init__(self, cx: Context, real: Any, source: Source):
         self.cx, self.real, self.source = cx, real, source
 
     def force(self) -> Value:
@@ -210,7 +210,7 @@ class Null(Value):
     def describe(self) -> str:
         return "NULL"
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.emit("PUSH_NULL")
 
 
@@ -230,26 +230,26 @@ class Method(Value):
         raw = class_lookup(self.owner.pytype(), self.name)
         return types.MethodWrapperType if isinstance(raw, types.WrapperDescriptorType) else types.BuiltinFunctionType
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def equals(self, cx: Trace, other: Value) -> bool:
+    def equals(self, cx: Context, other: Value) -> bool:
         return isinstance(other, Method) and self.name == other.name and cx.is_same(self.owner, other.owner)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("__self__", "__name__"):
             return self.owner if name == "__self__" else cx.of(self.name)
         if name in ("__qualname__", "__doc__"):
             return cx.of(getattr(getattr(self.owner.pytype(), self.name), name))
         return super().get_attr(cx, name)
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.owner.method(cx, self.name, args, kwargs)
 
     def children(self) -> Sequence[Value]:
         return (self.owner,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.value(self.owner)
         out.load_attr(self.name)
 
@@ -257,7 +257,7 @@ class Method(Value):
 class CMethod(Method):
     """owner.name, where the owner's class is a user's and inherits the method from a class written in C."""
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.owner.base_method(cx, self.name, args, kwargs)
 
 
@@ -268,10 +268,10 @@ class BaseMethod(Method):
         super().__init__(owner, name)
         self.start = start
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.owner.base_method(cx, self.name, args, kwargs)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(super)
         out.const(self.start)
         out.value(self.owner)
@@ -279,7 +279,7 @@ class BaseMethod(Method):
         out.load_attr(self.name)
 
 
-def builtin_attribute(cx: Trace, owner: Value, name: str) -> Value:
+def builtin_attribute(cx: Context, owner: Value, name: str) -> Value:
     """An attribute that the class of a builtin container has."""
     if name == "__class__":
         return cx.class_value(owner.pytype(), None)
@@ -293,7 +293,7 @@ SLOT_METHODS = frozenset((*(method for pair in BINARY.values() for method in pai
 """Special methods of classes written in C that are what an operator, a builtin function or an access to an attribute does."""
 
 
-Wrapper = Callable[["Trace", Any, Source], Value]
+Wrapper = Callable[["Context", Any, Source], Value]
 WRAPPERS: dict[type, Wrapper] = {}  # exact type -> how an object that exists before the frame becomes a value
 
 

@@ -13,10 +13,10 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 
-def bind_call(cx: Trace, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> list[Value | None]:
+def bind_call(cx: Context, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> list[Value | None]:
     """Values of the parameters in localsplus order, as CPython binds them."""
     code = function.code
     positional, keyword_only = code.co_argcount, code.co_kwonlyargcount

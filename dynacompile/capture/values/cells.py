@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import ClosureCell, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
+
+
+class Cells:
+    """Values of closure cells that exist before the frame, by the ids of the cells."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, CellValue] = {}
 
 
 class CellValue(Value):
@@ -30,14 +37,14 @@ class CellValue(Value):
     def pytype(self) -> type:
         return types.CellType
 
-    def read(self, cx: Trace) -> Value:
+    def read(self, cx: Context) -> Value:
         if self.content is None:
             raise unsupported("would-raise", f"cannot access variable {self.name!r}")
         if isinstance(self.content, Lazy):
             self.content = cx.force(self.content)
         return self.content
 
-    def write(self, cx: Trace, value: Value | None) -> None:
+    def write(self, cx: Context, value: Value | None) -> None:
         cx.effects.touch(self)
         if self.overwritten is None:
             self.overwritten = value is not None
@@ -47,13 +54,13 @@ class CellValue(Value):
         """Whether the residual code has the real cell. own_cells: it makes those of the frame itself."""
         return self.slot is not None and own_cells or self.free is not None or self.holder is not None
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return self.read(cx) if name == "cell_contents" else super().get_attr(cx, name)
 
     def replay_values(self) -> Sequence[Value]:
         return () if self.content is None or not self.exists() else (self.content,)
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         if not self.exists():
             return
         if self.content is None:
@@ -61,13 +68,13 @@ class CellValue(Value):
                 raise unsupported("mutation", f"del of the closure variable {self.name!r}")
             if self.free is not None and self.overwritten:  # another call may find it empty, or not
                 out.value(ConstantValue(None))
-                out.cell_op("STORE_DEREF", self)
+                out.cell_op("STORE_DEREF", self.name, self.slot, self.free)
             if self.free is not None or not self.was_empty:
-                out.cell_op("DELETE_DEREF", self)
+                out.cell_op("DELETE_DEREF", self.name, self.slot, self.free)
             return
         out.value(self.content)
         if self.holder is None:
-            out.cell_op("STORE_DEREF", self)
+            out.cell_op("STORE_DEREF", self.name, self.slot, self.free)
         else:
             out.value(self)
             out.store_attr("cell_contents")
@@ -75,16 +82,32 @@ class CellValue(Value):
     def children(self) -> Sequence[Value]:
         return () if self.exists() or self.content is None else (self.content,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.holder is not None:
             out.source(self.holder[0])
             out.load_attr("__closure__")
             out.const(self.holder[1])
             out.emit("BINARY_SUBSCR")
         elif self.exists():
-            out.cell_op("LOAD_CLOSURE", self)
+            out.cell_op("LOAD_CLOSURE", self.name, self.slot, self.free)
         else:
             out.callee(types.CellType)
             if self.content is not None:
                 out.value(self.content)
             out.call(0 if self.content is None else 1)
+
+
+def cell_value(cx: Context, cell: types.CellType, name: str, holder: Source, index: int) -> CellValue:
+    """The value of a closure cell of a function that exists before the frame runs."""
+    cells, source = cx.state(Cells).values, ClosureCell(holder, name, index)
+    found = cells.get(id(cell))
+    if found is None:
+        try:
+            content: Value | None = Lazy(cx, cell.cell_contents, source)
+        except ValueError:
+            content = None
+        found = cells[id(cell)] = CellValue(content, name, holder=(holder, index))
+        cx.keep(cell)
+    elif found.content is not None and found.content.source is not None and found.content.source != source:
+        cx.guard("DUPLICATE_INPUT", source, found.content.source)
+    return found

@@ -9,36 +9,41 @@ import functools
 import types
 import typing
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.autograd_functions import ApplyValue, FunctionObject
 from dynacompile.capture.values.base import BaseMethod, IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.dict_objects import DictObjectValue, is_dict_class, made_dict_object
 from dynacompile.capture.values.exceptions import make_exception
 from dynacompile.capture.values.functions import BoundMethod, is_trusted
+from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.list_objects import ListObjectValue, is_list_class
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.namespaces import NamespaceValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import WEAK_CONTAINERS
-from dynacompile.capture.values.rows import HANDLERS, handles
+from dynacompile.capture.values.rows import HANDLERS, handles, row_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
 from dynacompile.capture.values.slots import IN_C
-from dynacompile.capture.values.tensor import TensorValue
 from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
+
+
+ATTRIBUTES: dict[str, Callable[[type], Value | None]] = {}
+"""Attributes of some classes that are more than what their dicts have, by name; None of classes that have none of the kind."""
+MAKERS: dict[type, Callable[[type], Value]] = {}
+"""Classes whose subclasses have objects of a kind of their own, and how such an object is made."""
 
 
 class ClassValue(Value):
@@ -57,13 +62,13 @@ class ClassValue(Value):
     def constant(self) -> Any:
         return self.real
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.real, name) or assigned_attribute(cx, self.real, name) is not None
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         """Of data: what Python looks up by itself, or binds to instances, is left to Python."""
         raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
         plain = self.real.__flags__ & HEAP_TYPE and type(self.real).__setattr__ is type.__setattr__ and not is_trusted(self.real.__module__)
@@ -76,13 +81,13 @@ class ClassValue(Value):
     def replay_values(self) -> Sequence[Value]:
         return list(self.assigned.values())
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         for name, value in self.assigned.items():
             out.value(value)
             out.const(self.real)
             out.store_attr(name)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         found = assigned_attribute(cx, self.real, name)
         if found is not None:
             return found
@@ -97,8 +102,8 @@ class ClassValue(Value):
             if isinstance(above, IN_C):
                 return Method(self, name)
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
-        if name == "apply" and issubclass(self.real, torch.autograd.Function) and self.real.__module__.partition(".")[0] != "torch":
-            return ApplyValue(self.real)
+        if name in ATTRIBUTES and (own := ATTRIBUTES[name](self.real)) is not None:
+            return own
         if raw is MISSING:
             return self.of_enum(cx, name, above) if isinstance(self.real, enum.EnumMeta) else self.missing(cx, name)
         if name == "__new__":
@@ -111,7 +116,7 @@ class ClassValue(Value):
             return cx.wrap(getattr(self.real, name), Constant(getattr(self.real, name), name))
         return bind_descriptor(cx, raw, None, self, name, class_source(self.real, name))
 
-    def field(self, cx: Trace, name: str) -> Value:
+    def field(self, cx: Context, name: str) -> Value:
         """What every class has, by a descriptor of `type`."""
         if name == "__class__":
             return cx.class_value(type(self.real), None)
@@ -123,7 +128,7 @@ class ClassValue(Value):
             return cx.wrap(self.real.__annotations__, Attr(self.source, name))
         return cx.pure(getattr, [ConstantValue(self.real), ConstantValue(name)], {})
 
-    def of_enum(self, cx: Trace, name: str, above: Any) -> Value:
+    def of_enum(self, cx: Context, name: str, above: Any) -> Value:
         """What the metaclass of enumerations finds."""
         members = self.real.__members__  # type: ignore[attr-defined]
         if name in members:
@@ -136,28 +141,28 @@ class ClassValue(Value):
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         return self.missing(cx, name)
 
-    def missing(self, cx: Trace, name: str) -> Value:
+    def missing(self, cx: Context, name: str) -> Value:
         fallback = cx.lookup(type(self.real), "__getattr__")
         if isinstance(fallback, types.FunctionType):
             return cx.call_real(fallback, class_source(type(self.real), "__getattr__"), [self, ConstantValue(name)])
         named = bool(self.real.__flags__ & HEAP_TYPE) or self.real.__module__ == "builtins"  # other classes written in C are called by their modules, too
         raise raises(AttributeError, f"type object {self.real.__name__!r} has no attribute {name!r}", known=named)
 
-    def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
+    def special(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """What the metaclass defines in Python for an operation on the class; None where it does not."""
         raw = cx.lookup(type(self.real), name)
         if not isinstance(raw, types.FunctionType) or isinstance(self.real, enum.EnumMeta) or is_trusted(type(self.real).__module__):
             return None
         return cx.call_real(raw, class_source(type(self.real), name), [self, *args], kwargs or {})
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        row = cx.handler(self.real)
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        row = row_of(self.real)
         if row is not None:
             return row(cx, args, kwargs)
         made = None if typing.is_typeddict(self.real) else self.special(cx, "__call__", args, kwargs)
         return self.make(cx, args, kwargs) if made is None else made
 
-    def make(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def make(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """type.__call__."""
         if isinstance(self.real, enum.EnumMeta) or self.real in COMPUTED:
             return cx.pure(self.real, args, kwargs)
@@ -183,7 +188,7 @@ class ClassValue(Value):
             raise raises(TypeError, f"{self.real.__name__}() takes no arguments")
         return made
 
-    def allocate(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def allocate(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The new object as __new__ gives it."""
         if makes_namedtuple(self.real):
             return self.make_namedtuple(cx, args, kwargs)
@@ -195,8 +200,9 @@ class ClassValue(Value):
             return ListObjectValue(self.real, ListValue([]))
         if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and not kwargs and len(args) < 2:
             return TupleValue(args[0].elements(cx) if args else [], self.real)
-        if issubclass(self.real, torch.autograd.Function):
-            return FunctionObject(self.real)
+        maker = next((make for base, make in MAKERS.items() if issubclass(self.real, base)), None)
+        if maker is not None:
+            return maker(self.real)
         if not allocates_plainly(self.real) or issubclass(self.real, WEAK_CONTAINERS):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         abstract = getattr(self.real, "__abstractmethods__", None)
@@ -204,13 +210,13 @@ class ClassValue(Value):
             raise unsupported("would-raise", f"{self.describe()} is abstract")
         return ObjectValue(self.real)
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         if isinstance(self.real, enum.EnumMeta):
             return len(self.real)
         found = self.special(cx, "__len__", [])
         return super().length(cx) if found is None else found.constant()
 
-    def make_namedtuple(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def make_namedtuple(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         real: Any = self.real
         fields, defaults = real._fields, real._field_defaults
         bound = dict(zip(fields, args)) | kwargs
@@ -221,7 +227,7 @@ class ClassValue(Value):
     def argument(self) -> tuple[Any, Any]:
         return self.real, self.real
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "mro" and not args and not kwargs:
             return ListValue(self.get_attr(cx, "__mro__").elements(cx))
         if name == "__subclasses__" and not args and not kwargs:
@@ -236,16 +242,16 @@ class ClassValue(Value):
         found = self.special(cx, name, args, kwargs)
         return super().method(cx, name, args, kwargs) if found is None else found
 
-    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.make(cx, args, kwargs) if name == "__call__" else super().base_method(cx, name, args, kwargs)
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         if isinstance(self.real, enum.EnumMeta):
             return TupleValue([ConstantValue(member) for member in list[Any](self.real)]).iterate(cx)
         found = self.special(cx, "__iter__", [])
         return super().iterate(cx) if found is None else found.iterate(cx)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(self.real)
 
 
@@ -258,7 +264,7 @@ class ClassDict(NamespaceValue):
     def describe(self) -> str:
         return f"{self.real.__qualname__}.__dict__"
 
-    def find_name(self, cx: Trace, name: str) -> Value | None:
+    def find_name(self, cx: Context, name: str) -> Value | None:
         assigned = cx.effects.class_attributes.get((self.real, name))
         if assigned is not None:
             return assigned
@@ -268,11 +274,11 @@ class ClassDict(NamespaceValue):
         raw = cx.lookup(self.real, name)
         return cx.wrap(raw, Constant(raw, name) if isinstance(raw, (staticmethod, classmethod)) else class_source(self.real, name))
 
-    def names(self, cx: Trace) -> list[str]:
+    def names(self, cx: Context) -> list[str]:
         cx.names.of_own(self.real)
         return list(dict.fromkeys((*self.real.__dict__, *(name for cls, name in cx.effects.class_attributes if cls is self.real))))
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         raise unsupported("rebuild", f"the dict of class {self.real.__qualname__}")
 
 
@@ -298,7 +304,7 @@ class UnboundMethod(Value):
     def pytype(self) -> type:
         return types.MethodDescriptorType
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.name == "__init__" and self.cls is object:
             return ConstantValue(None)
         if self.name == "__new__":
@@ -307,7 +313,7 @@ class UnboundMethod(Value):
             raise unsupported("unknown-function", self.describe())
         return args[0].base_method(cx, self.name, args[1:], kwargs)
 
-    def make(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def make(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """cls.__new__(args[0], ...) of a class written in C."""
         wanted = args[0].real if args and isinstance(args[0], ClassValue) else None
         if wanted is not None and issubclass(wanted, torch.Tensor) and issubclass(torch.Tensor, self.cls):
@@ -324,15 +330,15 @@ class UnboundMethod(Value):
     def identity(self) -> Any:
         return getattr(self.cls, self.name)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("__name__", "__qualname__", "__objclass__", "__doc__"):
             return cx.of(getattr(self.identity(), name))
         return super().get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.identity(), name)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(getattr(self.cls, self.name))
 
 
@@ -381,7 +387,7 @@ class SuperValue(Value):
     def pytype(self) -> type:
         return super
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         is_class = isinstance(self.owner, ClassValue) and not issubclass(self.start, type)
         cls = self.owner.constant() if is_class else self.owner.pytype()
         if self.start not in cls.__mro__:
@@ -395,9 +401,9 @@ class SuperValue(Value):
         if name == "__new__" and not isinstance(raw, staticmethod):
             return new_of(raw)
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
-            if isinstance(self.owner, TensorValue) and isinstance(raw, types.GetSetDescriptorType):
+            if isinstance(self.owner, GraphTensor) and isinstance(raw, types.GetSetDescriptorType):
                 return self.owner.field(cx, name, raw)
-            if isinstance(self.owner, TensorValue) and isinstance(raw, IN_C) and cx.lookup(torch.Tensor, name) is raw and raw is not cx.lookup(object, name):
+            if isinstance(self.owner, GraphTensor) and isinstance(raw, IN_C) and cx.lookup(torch.Tensor, name) is raw and raw is not cx.lookup(object, name):
                 return BoundMethod(UnboundMethod(torch.Tensor, name), self.owner)
             if isinstance(raw, IN_C):
                 return BaseMethod(self.owner, name, self.start)
@@ -405,28 +411,28 @@ class SuperValue(Value):
         instance = None if is_class else self.owner
         return bind_descriptor(cx, raw, instance, cx.class_value(cls, None), "", class_source(cls, name, self.start))
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         cls = self.owner.constant() if isinstance(self.owner, ClassValue) else self.owner.pytype()
         return cx.lookup(cls, name, after=self.start) is not MISSING
 
     def children(self) -> Sequence[Value]:
         return (self.owner,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(super)
         out.const(self.start)
         out.value(self.owner)
         out.call(2)
 
 
-def wrap_class(cx: Trace, real: type, source: Source) -> Value:
+def wrap_class(cx: Context, real: type, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return ClassValue(real, source)
 
 
 def register_new(cls: type) -> None:
     @handles(cls.__new__)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return UnboundMethod(cls, "__new__").make(cx, args, kwargs)
 
 

@@ -16,7 +16,7 @@ from dynacompile.ir.guard_facts import function_facts
 from dynacompile.ir.source import ClosureCell, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 
 class ComparedKey:
@@ -39,7 +39,7 @@ class ComparedKey:
 
 
 @handles(functools.cmp_to_key)
-def row_cmp_to_key(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_cmp_to_key(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
         raise unsupported("unknown-function", "functools.cmp_to_key of this form")
     return PartialValue(cx.class_value(ComparedKey, None), args, {})
@@ -52,7 +52,7 @@ WRAPPER_CODE, DISPATCH_CODE = GENERIC.__code__, GENERIC.dispatch.__code__  # of 
 class GenericFunction(SpecialFunction):
     """A function of functools.singledispatch, or its `dispatch`: chooses by the class of the first argument among what is registered now."""
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if not args:
             return self.function.call(cx, args, kwargs)
         if self.function.code is WRAPPER_CODE:
@@ -62,7 +62,7 @@ class GenericFunction(SpecialFunction):
         except NotConstant as reason:
             raise unsupported("unknown-operation", f"{self.describe()} for an unknown class") from reason
 
-    def chosen(self, cx: Trace, cls: type) -> Value:
+    def chosen(self, cx: Context, cls: type) -> Value:
         real = self.function.real
         assert real is not None
         names = real.__code__.co_freevars
@@ -79,7 +79,7 @@ class GenericFunction(SpecialFunction):
         return cx.wrap(implementation, Item(source, key))
 
 
-def wrap_generic(cx: Trace, real: types.FunctionType, source: Source) -> Value | None:
+def wrap_generic(cx: Context, real: types.FunctionType, source: Source) -> Value | None:
     """The value of a generic function, None for other functions."""
     if real.__code__ is not WRAPPER_CODE and real.__code__ is not DISPATCH_CODE:
         return None

@@ -11,7 +11,7 @@ import struct
 import sys
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +20,12 @@ import torch
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
 from dynacompile.ir.guard_facts import hashes_by_identity, identity
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Attr, Source
 from dynacompile.ir.wording import shown
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 SCALARS = (int, float, bool, complex, str, bytes)
 BY_VALUE = (*SCALARS, torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, range)
@@ -55,13 +55,13 @@ class ConstantValue(Value):
     def constant(self) -> Any:
         return self.value
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return bool(self.value)
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         return cx.pure(len, [self], {}).constant()
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if not hasattr(self.value, name):
             raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
         found = getattr(self.value, name)
@@ -69,42 +69,39 @@ class ConstantValue(Value):
             return Method(self, name)
         return cx.of(found)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.value, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if isinstance(self.value, str) and name == "join" and len(args) == 1:
-            found = cx.joined(self, args[0].elements(cx))
-            if found is not None:
-                return found
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        row = TEXT_METHODS.get(name) if isinstance(self.value, str) else None
+        if row is not None and (found := row(cx, self, args, kwargs)) is not None:
+            return found
         if not hasattr(self.value, name):
             raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
-        if isinstance(self.value, str) and name == "format" and (found := cx.filled(self, args, kwargs)) is not None:
-            return found
         call = cx.fold if isinstance(self.value, (str, bytes)) else cx.pure
         return call(getattr(self.value, name), args, kwargs)
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         if not hasattr(type(self.value), "__getitem__"):
             raise raises(TypeError, f"{type(self.value).__name__!r} object is not subscriptable")
         return self.method(cx, "__getitem__", [key], {})
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         raise raises(TypeError, f"{type(self.value).__name__!r} object does not support item assignment")
 
-    def del_item(self, cx: Trace, key: Value) -> None:
+    def del_item(self, cx: Context, key: Value) -> None:
         raise raises(TypeError, f"{type(self.value).__name__!r} object does not support item deletion")
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         if isinstance(self.value, (str, bytes)):
             return self.method(cx, "__contains__", [item], {})
         if isinstance(self.value, frozenset) and not isinstance(item, ConstantValue):
             return ConstantValue(item.identity() in self.value)
         return cx.pure(operator.contains, [self, item], {})
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         if isinstance(self.value, (enum.Flag, re.Match)):  # whose iterators are not those of a container
-            return cx.tuple_of([cx.of(part) for part in self.value]).iterate(cx)  # type: ignore[union-attr]
+            return cx.of(tuple(self.value)).iterate(cx)  # type: ignore[arg-type]
         if not isinstance(self.value, (str, bytes, tuple, range, frozenset, torch.Size)):
             raise unsupported("would-raise", f"{type(self.value).__name__!r} object is not iterable")
         return ConstantIterator(self.value)
@@ -116,8 +113,12 @@ class ConstantValue(Value):
             raise NotConstant(type(self.value).__name__)
         return self.value, self.value
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(self.value)
+
+
+TEXT_METHODS: dict[str, Callable[[Context, ConstantValue, list[Value], dict[str, Value]], Value | None]] = {}
+"""Methods of texts that may be given more than constants, by name; None where they are not, or what they are given is refused."""
 
 
 class ConstantIterator(IteratorValue):
@@ -133,13 +134,13 @@ class ConstantIterator(IteratorValue):
     def remaining(self) -> int | None:
         return len(self.value) - self.index
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         for element in self._elements:
             self.index += 1
             return cx.of(element)
         return None
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(iter)
         out.const(self.value[self.index :] if not isinstance(self.value, frozenset) else tuple(self.value)[self.index :])
         out.call(1)
@@ -158,15 +159,15 @@ class SliceValue(Value):
     def identity(self) -> Any:
         raise NotConstant("slice")
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
         return Method(self, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.pure(getattr(self.constant(), name), args, kwargs)
 
     def argument(self) -> tuple[Any, Any]:
@@ -176,14 +177,14 @@ class SliceValue(Value):
     def children(self) -> Sequence[Value]:
         return self.parts
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         for part in self.parts:
             out.value(part)
         out.emit("BUILD_SLICE", 3)
 
 
 @wraps(*BY_VALUE)
-def wrap_by_value(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_by_value(cx: Context, real: Any, source: Source) -> Value:
     symbolic = cx.symbolic_number(real, source) if type(real) in (int, float) else None
     if symbolic is not None:
         return symbolic
@@ -192,21 +193,21 @@ def wrap_by_value(cx: Trace, real: Any, source: Source) -> Value:
 
 
 @wraps(type(None))
-def wrap_none(cx: Trace, real: None, source: Source) -> Value:
+def wrap_none(cx: Context, real: None, source: Source) -> Value:
     cx.guard("NONE", source)
     return ConstantValue(None, source)
 
 
 @wraps(*BY_IDENTITY, *OTHERS_BY_IDENTITY, *DTYPES_OF_NUMPY)
-def wrap_by_identity(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_by_identity(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return ConstantValue(real, source)
 
 
 @wraps(slice)
-def wrap_slice(cx: Trace, real: slice, source: Source) -> Value:
+def wrap_slice(cx: Context, real: slice, source: Source) -> Value:
     cx.guard("TYPE", source, slice)
-    return SliceValue([cx.child(real, source, part) for part in ("start", "stop", "step")], source)
+    return SliceValue([cx.wrap(getattr(real, part), Attr(source, part)) for part in ("start", "stop", "step")], source)
 
 
 FIXED: dict[type, type[ConstantValue]] = {}  # further types of immutable objects, by what their values are
@@ -220,3 +221,8 @@ def is_identity_key(real: Any) -> bool:
 def is_constant_object(real: Any) -> bool:
     """Whether an object needs no tracking: immutable, and complete in itself."""
     return type(real) in CONSTANT_TYPES or type(real) in OTHER_CONSTANTS or type(real) in FIXED or isinstance(real, enum.Enum)
+
+
+def is_none(value: Value) -> bool:
+    """Whether it is known to be None."""
+    return isinstance(value, ConstantValue) and value.value is None

@@ -10,7 +10,7 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 C_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -24,33 +24,33 @@ class ContainerObjectValue(ObjectValue):
         super().__init__(cls, real, source)
         self.table = table
 
-    def container_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def container_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """container.name(self, ...)."""
         raise NotImplementedError
 
-    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         own = getattr(self.container, name, None) is not getattr(object, name, None)
         return self.container_method(cx, name, args, kwargs) if own or name == "__init__" else super().base_method(cx, name, args, kwargs)
 
-    def lookup(self, cx: Trace, name: str) -> Value | None:
+    def lookup(self, cx: Context, name: str) -> Value | None:
         own = name in self.stored or name in self.own_dict()
         if not own and isinstance(cx.lookup(self.cls, name), C_METHODS) and hasattr(self.container, name):
             return Method(self, name)
         return super().lookup(cx, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         result = self.special(cx, name, args, kwargs)
         return self.container_method(cx, name, args, kwargs) if result is None else result
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         return self.method(cx, "__getitem__", [key], {})
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         return self.method(cx, "__contains__", [item], {})
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         return self.method(cx, "__len__", [], {}).constant()
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         found = self.special(cx, "__bool__", [])
         return self.length(cx) > 0 if found is None else found.truth(cx)

@@ -19,8 +19,8 @@ from dynacompile.ir.namespaces import MISSING, defines
 from dynacompile.ir.source import Applied, Constant, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class ContextVariable(Value):
@@ -36,15 +36,15 @@ class ContextVariable(Value):
     def identity(self) -> Any:
         return self.real
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name == "name":
             return ConstantValue(self.real.name)
         return Method(self, name) if name in ("get", "set", "reset") else super().get_attr(cx, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "get" and len(args) < 2 and not kwargs:
             found = self.now(cx, *args)
             if found is None:
@@ -62,7 +62,7 @@ class ContextVariable(Value):
             return ConstantValue(None)
         return super().method(cx, name, args, kwargs)
 
-    def now(self, cx: Trace, otherwise: Value | None = None) -> Value | None:
+    def now(self, cx: Context, otherwise: Value | None = None) -> Value | None:
         """Its value, or its own default where `otherwise` is not given; None where it has none."""
         if self.tokens:
             return self.tokens[-1].value
@@ -78,7 +78,7 @@ class ContextVariable(Value):
     def replay_values(self) -> Sequence[Value]:
         return self.tokens[-1:]
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         """Residual code makes the token by a set."""
 
 
@@ -91,13 +91,13 @@ class TokenValue(Value):
     def pytype(self) -> type:
         return contextvars.Token
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
     def children(self) -> Sequence[Value]:
         return (self.variable, self.value)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.variable.tokens != [self]:
             raise unsupported("rebuild", f"one of several sets of {self.variable.describe()}")
         out.call_function(contextvars.ContextVar.set, [self.variable, self.value])
@@ -109,7 +109,7 @@ def is_unset(variable: contextvars.ContextVar) -> bool:
 
 
 @wraps(contextvars.ContextVar)
-def wrap_variable(cx: Trace, real: contextvars.ContextVar, source: Source) -> Value:
+def wrap_variable(cx: Context, real: contextvars.ContextVar, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return ContextVariable(real, source)
 
@@ -132,20 +132,20 @@ class ThreadLocal(ObjectValue):
         assert self.source is not None
         return Applied(self.source, DICT_OF_THREAD, ".__dict__")
 
-    def lookup(self, cx: Trace, name: str) -> Value | None:
+    def lookup(self, cx: Context, name: str) -> Value | None:
         return self.namespace if name == "__dict__" else super().lookup(cx, name)
 
-    def wrap_own(self, cx: Trace, name: str) -> Value:
+    def wrap_own(self, cx: Context, name: str) -> Value:
         return cx.wrap(self.own_dict()[name], Item(self.dict_source(), name))
 
-    def guard_presence(self, cx: Trace, name: str, is_there: bool) -> None:
+    def guard_presence(self, cx: Context, name: str, is_there: bool) -> None:
         cx.guard("DICT_CONTAINS", self.dict_source(), Presence(name, is_there))
 
-    def replace_namespace(self, cx: Trace, value: Value) -> None:
+    def replace_namespace(self, cx: Context, value: Value) -> None:
         raise unsupported("setattr", f"{self.describe()}.__dict__ = ...")
 
 
-def wrap_thread_local(cx: Trace, real: threading.local, source: Source) -> Value:
+def wrap_thread_local(cx: Context, real: threading.local, source: Source) -> Value:
     """The first access in another thread runs an `__init__` of the class, which guards may not do."""
     cls = type(real)
     if isinstance(cls.__init__, types.FunctionType) or isinstance(cls.__getattribute__, types.FunctionType) or defines(cls, "__slots__"):

@@ -14,10 +14,10 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 
-def dict_popitem(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_popitem(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (last,) = bind_arguments("popitem", ["last"] if self.cls is OrderedDict else [], args, kwargs, {"last": ConstantValue(True)}) or [ConstantValue(True)]
     keys = self.keys(cx)
     if not keys:
@@ -29,7 +29,7 @@ def dict_popitem(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str,
     return TupleValue([key, value])
 
 
-def dict_move_to_end(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_move_to_end(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key, last = bind_arguments("move_to_end", ["key", "last"], args, kwargs, {"last": ConstantValue(True)})
     if self.find(cx, key) is None:
         raise missing_key(key)
@@ -46,7 +46,7 @@ def dict_move_to_end(cx: Trace, self: DictValue, args: list[Value], kwargs: dict
 def counted(name: str) -> Callable:
     """Counter.update or Counter.subtract: operator `name` of the count and what is given."""
 
-    def row(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         given = [pair for a in args for pair in (pairs_of(cx, a) if isinstance(a, DictLike) else [(e, ConstantValue(1)) for e in a.elements(cx)])]
         for key, count in [*given, *((ConstantValue(k), v) for k, v in kwargs.items())]:
             self.set_item(cx, key, cx.operator(name, [self.get_item(cx, key), count]))
@@ -55,7 +55,7 @@ def counted(name: str) -> Callable:
     return row
 
 
-def counter_most_common(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def counter_most_common(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (n,) = bind_arguments("most_common", ["n"], args, kwargs, {"n": ConstantValue(None)})
     pairs = pairs_of(cx, self)
     counts = [count.constant() for _, count in pairs]
@@ -63,14 +63,14 @@ def counter_most_common(cx: Trace, self: DictValue, args: list[Value], kwargs: d
     return ListValue([TupleValue(pairs[i]) for i in order[: n.constant()]])
 
 
-def counter_total(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def counter_total(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     total: Value = ConstantValue(0)
     for _, count in pairs_of(cx, self):
         total = cx.operator("add", [total, count])
     return total
 
 
-def counter_elements(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def counter_elements(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return cx.call_real(Counter.elements, Constant(Counter.elements, "Counter.elements"), [self])
 
 

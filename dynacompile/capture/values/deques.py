@@ -14,8 +14,8 @@ from dynacompile.capture.values.sequence import ListValue, SequenceIterator, Tup
 from dynacompile.ir.source import Attr, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 READS = ("index", "count", "__len__", "__getitem__", "__contains__", "__iter__")  # shared with list
 CHANGES = ("clear", "reverse", "remove")
@@ -39,15 +39,15 @@ class DequeValue(ListValue):
         if self.maxlen is not None and len(self.items) > self.maxlen:
             del self.items[-1 if left else 0]
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         self.refuse_slice(key)
         return super().get_item(cx, key)
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         self.refuse_slice(key)
         super().set_item(cx, key, value)
 
-    def del_item(self, cx: Trace, key: Value) -> None:
+    def del_item(self, cx: Context, key: Value) -> None:
         self.refuse_slice(key)
         super().del_item(cx, key)
         self.changes += 1
@@ -56,7 +56,7 @@ class DequeValue(ListValue):
         if isinstance(key, SliceValue):
             raise raises(TypeError, "sequence index must be integer, not 'slice'")
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return ConstantValue(self.maxlen) if name == "maxlen" else super().get_attr(cx, name)
 
     def argument(self) -> tuple[Any, Any]:
@@ -65,10 +65,10 @@ class DequeValue(ListValue):
     def like(self, items: Sequence[Value]) -> Value:
         return DequeValue(items, self.maxlen)
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         return DequeIterator(self)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "copy" and not args:
             return DequeValue(self.items, self.maxlen)
         if name in READS:
@@ -80,7 +80,7 @@ class DequeValue(ListValue):
         self.changes += 1
         return super().method(cx, name, args, kwargs) if row is None else row(cx, self, args)
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         """Fills the real deque anew."""
         for name in ("clear", "extend"):
             out.value(self)
@@ -90,7 +90,7 @@ class DequeValue(ListValue):
             out.call(int(name == "extend"))
             out.emit("POP_TOP")
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(collections.deque)
         super().rebuild(out)
         out.const(self.maxlen)
@@ -107,32 +107,32 @@ class DequeIterator(SequenceIterator):
     def pytype(self) -> type:
         return type(iter(collections.deque()))
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         if not self.done and self.sequence.changes != self.before:  # type: ignore[attr-defined]
             raise raises(RuntimeError, "deque mutated during iteration")
         return super().next(cx)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return Method(self, name)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         raise unsupported("rebuild", "an iterator over a deque")
 
 
-def deque_append(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+def deque_append(cx: Context, self: DequeValue, args: list[Value]) -> Value:
     (item,) = args
     self.add(item, False)
     return ConstantValue(None)
 
 
-def deque_appendleft(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+def deque_appendleft(cx: Context, self: DequeValue, args: list[Value]) -> Value:
     (item,) = args
     self.add(item, True)
     return ConstantValue(None)
 
 
 def extended(left: bool) -> Any:
-    def row(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+    def row(cx: Context, self: DequeValue, args: list[Value]) -> Value:
         for item in args[0].elements(cx):
             self.add(item, left)
         return ConstantValue(None)
@@ -141,7 +141,7 @@ def extended(left: bool) -> Any:
 
 
 def popped(index: int) -> Any:
-    def row(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+    def row(cx: Context, self: DequeValue, args: list[Value]) -> Value:
         if not self.items:
             raise raises(IndexError, "pop from an empty deque")
         item = self.at(cx, index)
@@ -151,13 +151,13 @@ def popped(index: int) -> Any:
     return row
 
 
-def deque_rotate(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+def deque_rotate(cx: Context, self: DequeValue, args: list[Value]) -> Value:
     by = (args[0].constant() if args else 1) % max(len(self.items), 1)
     self.items = self.items[-by:] + self.items[:-by] if by else self.items
     return ConstantValue(None)
 
 
-def deque_insert(cx: Trace, self: DequeValue, args: list[Value]) -> Value:
+def deque_insert(cx: Context, self: DequeValue, args: list[Value]) -> Value:
     index, item = args
     if self.maxlen is not None and len(self.items) >= self.maxlen:
         raise raises(IndexError, "deque already at its maximum size")
@@ -178,13 +178,13 @@ DEQUE_METHODS = {
 
 
 @handles(collections.deque)
-def row_deque(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_deque(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterable, maxlen = bind_arguments("deque", ["iterable", "maxlen"], args, kwargs, {"iterable": TupleValue([]), "maxlen": ConstantValue(None)})
     return DequeValue(iterable.elements(cx), maxlen.constant())
 
 
 @wraps(collections.deque)
-def wrap_deque(cx: Trace, real: collections.deque, source: Source) -> Value:
+def wrap_deque(cx: Context, real: collections.deque, source: Source) -> Value:
     cx.guard("TYPE", source, collections.deque)
     cx.guard("LENGTH", source, len(real))
     cx.guard("EQUALS", Attr(source, "maxlen"), real.maxlen)

@@ -14,12 +14,12 @@ from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 LruWrapper = type(functools.lru_cache(abs))
 
 
-def assigned_attribute(cx: Trace, cls: type, name: str, after: type | None = None) -> Value | None:
+def assigned_attribute(cx: Context, cls: type, name: str, after: type | None = None) -> Value | None:
     """What the frame assigned to a class attribute, where the lookup on `cls` ends there."""
     if not cx.effects.class_attributes:
         return None
@@ -49,7 +49,7 @@ def guards_class_data(cls: type, name: str, after: type | None) -> bool:
 
 
 def class_source(cls: type, name: str, after: type | None = None) -> Source:
-    """Where a class attribute is read. That a class of a trusted module still has it is a matter of `Trace.lookup`."""
+    """Where a class attribute is read. That a class of a trusted module still has it is a matter of `Context.lookup`."""
     owner = owner_of(cls, name, after)
     if is_trusted(owner.__module__) and name not in SETTINGS:
         raw = owner.__dict__[name]
@@ -61,7 +61,7 @@ def class_source(cls: type, name: str, after: type | None = None) -> Source:
     return Attr(Constant(owner if after is not None else cls, cls.__qualname__), name)
 
 
-def by_own_hook(cx: Trace, instance: Value, cls: type, hook: str, args: list[Value]) -> Value | None:
+def by_own_hook(cx: Context, instance: Value, cls: type, hook: str, args: list[Value]) -> Value | None:
     """cls.hook(instance, *args), where that hook of attribute access is written in Python; else None."""
     raw = cx.lookup(cls, hook)
     return cx.call_real(raw, class_source(cls, hook), [instance, *args]) if isinstance(raw, types.FunctionType) else None
@@ -71,7 +71,7 @@ def is_data_descriptor(raw: Any) -> bool:
     return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
 
 
-def bind_descriptor(cx: Trace, raw: Any, instance: Value | None, owner: Value, name: str, source: Source) -> Value:
+def bind_descriptor(cx: Context, raw: Any, instance: Value | None, owner: Value, name: str, source: Source) -> Value:
     """What attribute access gives for the class attribute `raw`: instance None means access on the class `owner` itself."""
     if isinstance(raw, types.FunctionType):
         function = cx.wrap(raw, source)
@@ -105,7 +105,7 @@ def bind_descriptor(cx: Trace, raw: Any, instance: Value | None, owner: Value, n
     return cx.wrap(raw, source)
 
 
-def cached(cx: Trace, raw: functools.cached_property, instance: Value) -> Value:
+def cached(cx: Context, raw: functools.cached_property, instance: Value) -> Value:
     """The value of a cached property that is not in the object's dict yet."""
     if raw.attrname is None:
         raise unsupported("unknown-attribute", "a cached_property without a name")
@@ -123,13 +123,13 @@ class PropertyValue(Value):
     def pytype(self) -> type:
         return property
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("fget", "fset"):
             return cx.wrap(getattr(self.real, name), Attr(self.source, name))
         return super().get_attr(cx, name)
 
 
 @wraps(property)
-def wrap_property(cx: Trace, real: property, source: Source) -> Value:
+def wrap_property(cx: Context, real: property, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return PropertyValue(real, source)

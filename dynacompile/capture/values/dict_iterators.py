@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
@@ -10,15 +10,36 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
-    from dynacompile.capture.values.mapping import DictLike
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
+
+
+class Entries(Value):
+    """What a dict iterator asks of a dict, wherever its entries live. A key stands for an entry as `mapping.key_of` gives it."""
+
+    cls: type = dict
+
+    def keys(self, cx: Context) -> list[Hashable]:
+        """All keys, in order. The entry relies on them."""
+        raise NotImplementedError(type(self).__name__)
+
+    def key_at(self, cx: Context, hashed: Hashable) -> Value | None:
+        """The key of an entry; None where it is not there any more. Its value is not read."""
+        raise NotImplementedError(type(self).__name__)
+
+    def at(self, cx: Context, hashed: Hashable) -> Value:
+        """The value of an entry that is there."""
+        raise NotImplementedError(type(self).__name__)
+
+    def size(self, cx: Context) -> int:
+        """How many entries there are, which the entry relies on."""
+        raise NotImplementedError(type(self).__name__)
 
 
 class DictIterator(IteratorValue):
     """kind: keys, values or items of the dict."""
 
-    def __init__(self, cx: Trace, owner: DictLike, kind: str):
+    def __init__(self, cx: Context, owner: Entries, kind: str):
         self.owner, self.kind = owner, kind
         self.hashes = owner.keys(cx)
         self.index = 0
@@ -30,7 +51,7 @@ class DictIterator(IteratorValue):
     def remaining(self) -> int | None:
         return 0 if self.done else len(self.hashes) - self.index
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         if self.done:
             return None
         if self.owner.size(cx) != len(self.hashes):
@@ -57,7 +78,7 @@ class DictIterator(IteratorValue):
     def children(self) -> Sequence[Value]:
         return (self.owner,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         content = getattr(self.owner, "content", None)  # of a dict whose entries live in itself
         if not self.done and (content is None or list(content) != self.hashes):
             raise unsupported("rebuild", f"an iterator of {self.owner.describe()}, or of a dict that was changed,")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
 from dynacompile.capture.values.container_objects import ContainerObjectValue
 from dynacompile.capture.values.mapping import DictValue
@@ -21,8 +21,8 @@ from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.source import Constant, Entry, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 CHANGES = frozenset("__init__ __setitem__ __delitem__ __ior__ pop popitem setdefault update clear move_to_end".split())
 
@@ -32,7 +32,7 @@ class DictObjectValue(ContainerObjectValue):
 
     container = dict
 
-    def container_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def container_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """dict.name(self, ...)."""
         if name in CHANGES and self.source is not None:
             cx.effects.touch(self)
@@ -44,7 +44,7 @@ class DictObjectValue(ContainerObjectValue):
                 return found
         return self.table.method(cx, name, args, kwargs)
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         return self.table.iterate(cx) if not isinstance(cx.lookup(self.cls, "__iter__"), types.FunctionType) else super().iterate(cx)
 
     def children(self) -> Sequence[Value]:
@@ -53,7 +53,7 @@ class DictObjectValue(ContainerObjectValue):
     def replay_values(self) -> Sequence[Value]:
         return [*super().replay_values(), *self.table.replay_values()]
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         """The entries, past the methods of the class, then the attributes."""
         base = OrderedDict if issubclass(self.cls, OrderedDict) else dict
         if self.table.reordered:
@@ -62,7 +62,7 @@ class DictObjectValue(ContainerObjectValue):
             call_hook(out, base.__setitem__, self, key, value)
         super().replay(out)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         base = OrderedDict if issubclass(self.cls, OrderedDict) else dict
         out.callee(base.__new__)
         out.const(self.cls)
@@ -89,7 +89,7 @@ def made_dict_object(cls: type) -> DictObjectValue:
     return DictObjectValue(cls, DictValue({}, OrderedDict if issubclass(cls, OrderedDict) else dict))
 
 
-def wrap_dict_object(cx: Trace, real: dict, source: Source) -> Value:
+def wrap_dict_object(cx: Context, real: dict, source: Source) -> Value:
     cls: Any = type(real)
     plain = OrderedDict if issubclass(cls, OrderedDict) else dict
     if cls.__iter__ is not plain.__iter__:
@@ -99,24 +99,24 @@ def wrap_dict_object(cx: Trace, real: dict, source: Source) -> Value:
     for key in plain.keys(real):
         if type(key) not in CONSTANT_TYPES:
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
-        content[key] = (cx.of(key), cx.lazy(dict.__getitem__(real, key), entry(source, key)))
+        content[key] = (cx.of(key), Lazy(cx, dict.__getitem__(real, key), entry(source, key)))
     cx.guard("TYPE", source, cls)
     return DictObjectValue(cls, DictValue(content, plain, source), real, source)
 
 
 @handles(dataclasses.fields)
-def row_fields(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_fields(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     owner = args[0].constant() if args[0].pytype() is type else args[0].pytype()
     return TupleValue([cx.wrap(field, Constant(field, f"field {field.name}")) for field in dataclasses.fields(owner)])
 
 
 @handles(dataclasses.is_dataclass)
-def row_is_dataclass(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_is_dataclass(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(dataclasses.is_dataclass(args[0].constant() if issubclass(args[0].pytype(), type) else args[0].pytype()))
 
 
 @handles(type(os.environ).__getitem__)
-def row_environment(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_environment(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     owner, key = args[0], args[1].constant()
     if getattr(owner, "real", None) is not os.environ:
         raise unsupported("unknown-function", "an environment that is not os.environ")
@@ -129,7 +129,7 @@ def row_environment(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> V
 
 
 @handles(os.getenv)
-def row_getenv(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_getenv(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key, default = bind_arguments("getenv", ["key", "default"], args, kwargs, {"default": ConstantValue(None)})
     found = cx.flag(f"os.environ[{key.constant()!r}]", partial(os.environ.get, key.constant()))
     return default if isinstance(found, ConstantValue) and found.value is None else found

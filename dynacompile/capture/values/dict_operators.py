@@ -10,7 +10,7 @@ from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 COUNTER_METHODS = {
     "add": "__add__",
@@ -30,7 +30,7 @@ COUNTER_METHODS = {
 }
 
 
-def dict_operator(cx: Trace, name: str, left: Value, right: Value | None = None) -> Value | None:
+def dict_operator(cx: Context, name: str, left: Value, right: Value | None = None) -> Value | None:
     """operator.name of values of which the first or the second is a dict; None where the operator is none of dicts."""
     if name == "or_" and isinstance(left, DictLike) and isinstance(right, DictLike) and not is_counter(left) & is_counter(right):
         return merged(cx, left, right)
@@ -47,7 +47,7 @@ def is_counter(value: Value | None) -> bool:
     return isinstance(value, DictValue) and value.cls is Counter
 
 
-def merged(cx: Trace, left: DictLike, right: DictLike) -> DictValue:
+def merged(cx: Context, left: DictLike, right: DictLike) -> DictValue:
     """left | right, of the class that Python chooses; a Counter beside another kind of dict is merged as any dict is."""
     cls = type(left.cls() | right.cls())
     factory = next((d.factory for d in (left, right) if isinstance(d, DictValue) and d.cls is defaultdict), None)

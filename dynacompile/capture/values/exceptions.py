@@ -12,7 +12,7 @@ from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols
 from dynacompile.capture.values.base import Method, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source, is_data_descriptor
-from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import Flag
@@ -22,8 +22,8 @@ from dynacompile.ir.source import Attr, DictAttr, Source
 if TYPE_CHECKING:
     from types import CodeType
 
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
     from dynacompile.cpython.instructions import Position
 
 
@@ -48,7 +48,7 @@ class ExceptionValue(Value):
     def pytype(self) -> type:
         return self.cls
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
     def known_args(self) -> list[Value]:
@@ -56,7 +56,7 @@ class ExceptionValue(Value):
             raise unsupported("unknown-attribute", f"the arguments of a {self.cls.__name__}")
         return self.args
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in self.stored:
             return self.stored[name]
         if self.real is not None and name in self.real.__dict__ and not is_data_descriptor(cx.lookup(self.cls, name)):
@@ -84,19 +84,19 @@ class ExceptionValue(Value):
             raise unsupported("unknown-attribute", f"{self.cls.__name__}.{name}")
         return cx.wrap(raw, class_source(self.cls, name))
 
-    def link(self, cx: Trace, name: str) -> Value:
+    def link(self, cx: Context, name: str) -> Value:
         if name == "__suppress_context__":
             return ConstantValue(self.cause is not None)
         if name == "__context__" and self.context is None and self.raised and not self.thrown and not callers_handle_nothing(cx):
             raise unsupported("unknown-attribute", f"the context of a {self.cls.__name__}: what a caller handles, of which capture does not know")
         return (self.cause if name == "__cause__" else self.context) or ConstantValue(None)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         if self.source is not None:
             raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
         return name in self.stored or hasattr(self.cls, name)
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if name == "__traceback__" and self.raised:
             return
         if name == "__cause__" and self.source is None and (isinstance(value, ExceptionValue) or isinstance(value, ConstantValue) and value.value is None):
@@ -106,7 +106,7 @@ class ExceptionValue(Value):
             raise unsupported("setattr", f"{self.describe()}.{name}")
         self.stored[name] = value
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__init__" and not kwargs:
             if self.source is not None:
                 raise unsupported("mutation", f"{self.describe()}.__init__()")
@@ -118,13 +118,13 @@ class ExceptionValue(Value):
             return self.text(cx)
         return super().method(cx, name, args, kwargs)
 
-    def text(self, cx: Trace) -> Value:
+    def text(self, cx: Context) -> Value:
         """str(self)."""
         if isinstance(cx.lookup(self.cls, "__str__"), types.FunctionType) or issubclass(self.cls, (OSError, SyntaxError, UnicodeError, ImportError)):
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}")
         args = self.get_attr(cx, "args").elements(cx)
         if len(args) == 1 and not isinstance(args[0], ConstantValue):
-            return cx.call_builtin(repr if issubclass(self.cls, KeyError) else str, args)
+            return HANDLERS[repr if issubclass(self.cls, KeyError) else str](cx, args, {})
         try:
             parts = [part.constant() for part in args]
             return ConstantValue(str((KeyError if issubclass(self.cls, KeyError) else Exception)(*parts)))
@@ -135,7 +135,7 @@ class ExceptionValue(Value):
         chain = [v for v in (self.cause, self.context) if v is not None]
         return [*(self.args or ()), *self.stored.values(), *chain]
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.raised or self.args is None:
             raise unsupported("rebuild", f"a {self.cls.__name__} that was raised")
         self.rebuild_chain(out)
@@ -145,7 +145,7 @@ class ExceptionValue(Value):
         links = [v for v in (self.cause, self.context) if isinstance(v, ExceptionValue)]
         return (self.source is not None or self.args is not None and not self.thrown) and all(v.can_be_made() for v in links)
 
-    def rebuild_chain(self, out: Builder) -> None:
+    def rebuild_chain(self, out: Writer) -> None:
         """The exception with what it was raised from or during, whose own tracebacks are lost."""
         if self.source is not None or out.has(self):
             out.value(self)
@@ -164,7 +164,7 @@ class ExceptionValue(Value):
                 attach(out, name, link)
 
 
-def attach(out: Builder, name: str, value: Value) -> None:
+def attach(out: Writer, name: str, value: Value) -> None:
     """Sets an attribute of the top of the stack."""
     out.emit("COPY", 1)
     value.rebuild_chain(out) if isinstance(value, ExceptionValue) else out.value(value)
@@ -173,6 +173,13 @@ def attach(out: Builder, name: str, value: Value) -> None:
 
 
 CHAIN = ("__cause__", "__context__", "__suppress_context__")
+
+
+class Handling:
+    """exception: the one that is being handled."""
+
+    def __init__(self) -> None:
+        self.exception: ExceptionValue | None = None
 
 
 class HandledValue(Value):
@@ -194,11 +201,11 @@ class TracebackValue(Value):
     def pytype(self) -> type:
         return types.TracebackType
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
 
-def callers_handle_nothing(cx: Trace) -> bool:
+def callers_handle_nothing(cx: Context) -> bool:
     """Whether no caller of the frame handles an exception, which is guarded."""
     error = sys.exc_info()[1]
     while isinstance(error, (Unsupported, NotConstant, NeedsSymbols, NeedsNumbers)):  # of capture itself
@@ -209,8 +216,8 @@ def callers_handle_nothing(cx: Trace) -> bool:
 
 
 @handles(sys.exc_info)
-def row_exc_info(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    error = cx.handling
+def row_exc_info(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    error = cx.state(Handling).exception
     if error is not None:
         return TupleValue([cx.class_value(error.cls, None), error, TracebackValue()])
     if not callers_handle_nothing(cx):
@@ -219,11 +226,11 @@ def row_exc_info(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 
 @handles(sys.exception)
-def row_exception(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_exception(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return row_exc_info(cx, args, kwargs).items[1]  # type: ignore[attr-defined]
 
 
-def make_exception(cx: Trace, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ExceptionValue:
+def make_exception(cx: Context, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ExceptionValue:
     """cls(*args, **kwargs)."""
     init = cx.lookup(cls, "__init__")
     if cls.__new__ is not BaseException.__new__ and issubclass(cls, (BaseExceptionGroup, OSError)):
@@ -238,7 +245,7 @@ def make_exception(cx: Trace, cls: type, args: list[Value], kwargs: dict[str, Va
     return made
 
 
-def exception_of(cx: Trace, value: Value) -> ExceptionValue:
+def exception_of(cx: Context, value: Value) -> ExceptionValue:
     """What `raise value` raises."""
     if isinstance(value, ExceptionValue):
         return value
@@ -256,7 +263,7 @@ def raised(value: ExceptionValue) -> Raised:
     return Raised(f": {value.cls.__name__}", value, value.cls)
 
 
-def raised_here(cx: Trace, cls: type, message: str, **attributes: Hashable) -> Raised:
+def raised_here(cx: Context, cls: type, message: str, **attributes: Hashable) -> Raised:
     """The signal that an instruction raises cls(message), with these attributes."""
     value = ExceptionValue(cls, [ConstantValue(message)])
     value.stored |= {name: ConstantValue(content) for name, content in attributes.items()}
@@ -265,26 +272,26 @@ def raised_here(cx: Trace, cls: type, message: str, **attributes: Hashable) -> R
     return reason
 
 
-def undefined(cx: Trace, name: str) -> Raised:
+def undefined(cx: Context, name: str) -> Raised:
     """The signal that a global name is not defined."""
     return raised_here(cx, NameError, f"name {name!r} is not defined", name=name)
 
 
-def raised_by_statement(cx: Trace, value: ExceptionValue, cause: Value | None = None) -> Raised:
+def raised_by_statement(cx: Context, value: ExceptionValue, cause: Value | None = None) -> Raised:
     """The signal of `raise value from cause`.
 
     Such a statement gives the exception that is being handled to `value` as its context, also to one that was raised before: what it had for a
     context is lost then, and where a caller handles one capture does not know which is new.
     """
-    if value is not cx.handling and (value.raised or value.source is not None):
-        if cx.handling is not None or value.context is not None:
+    if value is not cx.state(Handling).exception and (value.raised or value.source is not None):
+        if cx.state(Handling).exception is not None or value.context is not None:
             raise unsupported("raise", f": a {value.cls.__name__} that was raised before")
     if cause is not None:
         if value.source is not None:
             raise unsupported("raise", f": a {value.cls.__name__} gets a cause")
         value.cause = cause
     reason = raised(value)
-    reason.anew = value.source is not None and value is not cx.handling
+    reason.anew = value.source is not None and value is not cx.state(Handling).exception
     reason.trail = cx.trail()
     value.trail = value.trail or reason.trail
     return reason

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Lazy, Method, Value, wraps
-from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.cells import CellValue, cell_value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
-from dynacompile.capture.values.object_parts import DELETED, instance_dict_of
+from dynacompile.capture.values.object_parts import DELETED, DictOwner, instance_dict_of
 from dynacompile.capture.values.replaced import is_around_such_a_part, kept_in_python, replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
 from dynacompile.ir.namespaces import defines
-from dynacompile.ir.source import Attr, DefaultArg, DictAttr, Source
+from dynacompile.ir.source import Attr, Constant, DefaultArg, DictAttr, Source
 from dynacompile.markers import DISABLED
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.scopes import Globals
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context, Scope
+    from dynacompile.capture.values.writing import Writer
 
 
 class CallableValue(Value):
     """What Python functions share: they are inlined when called."""
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
     def pytype(self) -> type:
         return types.FunctionType
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__call__":
             return self.call(cx, args, kwargs)
         if name == "__get__" and self.pytype() is types.FunctionType:
@@ -44,13 +43,13 @@ class CallableValue(Value):
         return super().method(cx, name, args, kwargs)
 
 
-class FunctionValue(CallableValue):
+class FunctionValue(CallableValue, DictOwner):
     """A Python function. real: the object, for a function that exists before the frame runs."""
 
     def __init__(
         self,
         code: CodeType,
-        scope: Globals,
+        scope: Scope,
         name: str,
         defaults: list[Value],
         kwdefaults: dict[str, Value],
@@ -68,13 +67,13 @@ class FunctionValue(CallableValue):
     def describe(self) -> str:
         return f"function {self.name}"
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.inline(self, args, kwargs)
 
     def identity(self) -> Any:
         return self.real if self.real is not None else super().identity()
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in FIELDS:
             return self.field(cx, name)
         found = self.own_attribute(cx, name)
@@ -86,7 +85,7 @@ class FunctionValue(CallableValue):
             cx.guard("HASATTR", self.source, Presence(name, False))
         raise raises(AttributeError, f"'function' object has no attribute {name!r}")
 
-    def field(self, cx: Trace, name: str) -> Value:
+    def field(self, cx: Context, name: str) -> Value:
         """What is no entry of its __dict__."""
         if name in self.fields:
             return self.fields[name]
@@ -106,14 +105,14 @@ class FunctionValue(CallableValue):
         self.fields[name] = self.made_with(cx, name)
         return self.fields[name]
 
-    def made_with(self, cx: Trace, name: str) -> Value:
+    def made_with(self, cx: Context, name: str) -> Value:
         """What a function that the frame made has, as MAKE_FUNCTION leaves it."""
         code = self.code
         match name:
             case "__defaults__":
                 return TupleValue(self.defaults) if self.defaults else ConstantValue(None)
             case "__kwdefaults__":
-                return cx.dict_of(list(self.kwdefaults), list(self.kwdefaults.values())) if self.kwdefaults else ConstantValue(None)
+                return DictValue.of([(ConstantValue(key), value) for key, value in self.kwdefaults.items()]) if self.kwdefaults else ConstantValue(None)
             case "__name__":
                 return ConstantValue(code.co_name)
             case "__qualname__":
@@ -130,14 +129,14 @@ class FunctionValue(CallableValue):
                 return TupleValue([])
         raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         if defines(types.FunctionType, name) or self.own_attribute(cx, name) is not None:
             return True
         if self.real is not None and name not in self.stored:
             cx.guard("HASATTR", self.source, Presence(name, False))
         return False
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if self.real is not None and (defines(types.FunctionType, name) or is_trusted(self.real.__module__)) or name in ("__code__", "__dict__"):
             raise unsupported("setattr", f"{self.describe()}.{name} = ...")
         if name not in FIELDS:
@@ -149,7 +148,7 @@ class FunctionValue(CallableValue):
             self.kwdefaults = {str(key.constant()): new for key, new in pairs_of(cx, value)} if isinstance(value, DictLike) else {}
         self.fields[name] = value
 
-    def del_attr(self, cx: Trace, name: str) -> None:
+    def del_attr(self, cx: Context, name: str) -> None:
         if name in FIELDS:
             raise unsupported("setattr", f"del {self.describe()}.{name}")
         if instance_dict_of(self).find_name(cx, name) is None:
@@ -165,25 +164,25 @@ class FunctionValue(CallableValue):
         assert self.source is not None
         return Attr(self.source, "__dict__")
 
-    def own_attribute(self, cx: Trace, name: str) -> Value | None:
+    def own_attribute(self, cx: Context, name: str) -> Value | None:
         if name in self.stored:
             value = self.stored[name]
             return value if isinstance(value, Value) else None
         return cx.wrap(self.own_dict()[name], DictAttr(self.source, name)) if name in self.own_dict() else None
 
-    def put_own(self, cx: Trace, name: str, value: Value) -> None:
+    def put_own(self, cx: Context, name: str, value: Value) -> None:
         cx.effects.touch(self)
         self.stored.pop(name, None)
         self.stored[name] = value
 
-    def drop_own(self, cx: Trace, name: str) -> None:
+    def drop_own(self, cx: Context, name: str) -> None:
         cx.effects.touch(self)
         before = self.stored.pop(name, DELETED)
         if self.real is not None:
             self.stored[name] = DELETED
             self.removed.setdefault(name, before is not DELETED)
 
-    def is_elsewhere(self, cx: Trace, name: str) -> bool:
+    def is_elsewhere(self, cx: Context, name: str) -> bool:
         return False
 
     # residual code
@@ -194,7 +193,7 @@ class FunctionValue(CallableValue):
     def replay_values(self) -> Sequence[Value]:
         return self.new_values()
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         if self.real is None:
             return
         for name, value in self.stored.items():
@@ -206,7 +205,7 @@ class FunctionValue(CallableValue):
             if isinstance(value, Value):
                 self.replay_store(out, name, value)
 
-    def replay_store(self, out: Builder, name: str, value: Value) -> None:
+    def replay_store(self, out: Writer, name: str, value: Value) -> None:
         out.value(value)
         out.value(self)
         out.store_attr(name)
@@ -219,7 +218,7 @@ class FunctionValue(CallableValue):
         """Those that MAKE_FUNCTION does not give."""
         return {name: value for name, value in self.fields.items() if name not in ("__defaults__", "__kwdefaults__") or self.scope.is_root}
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.scope.is_root:
             self.rebuild_own(out)
         else:
@@ -231,7 +230,7 @@ class FunctionValue(CallableValue):
                 out.emit("SWAP", 2)
                 out.store_attr(name)
 
-    def rebuild_own(self, out: Builder) -> None:
+    def rebuild_own(self, out: Writer) -> None:
         flags = 0
         if self.defaults:
             flags |= 1
@@ -251,7 +250,7 @@ class FunctionValue(CallableValue):
         out.const(self.code)
         out.emit("MAKE_FUNCTION", flags)
 
-    def rebuild_foreign(self, out: Builder) -> None:
+    def rebuild_foreign(self, out: Writer) -> None:
         """A function whose globals are not the frame's."""
         out.callee(types.FunctionType)
         out.const(self.code)
@@ -284,10 +283,10 @@ class SpecialFunction(CallableValue):
     def identity(self) -> Any:
         return self.function.identity()
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return self.function.get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return self.function.has_attr(cx, name)
 
 
@@ -301,13 +300,13 @@ class BoundMethod(CallableValue):
     def pytype(self) -> type:
         return types.MethodType
 
-    def equals(self, cx: Trace, other: Value) -> bool:
+    def equals(self, cx: Context, other: Value) -> bool:
         return isinstance(other, BoundMethod) and cx.is_same(self.owner, other.owner) and cx.equal(self.function, other.function)
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.function.call(cx, [self.owner, *args], kwargs)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name == "__self__":
             return self.owner
         if name == "__func__":
@@ -316,13 +315,13 @@ class BoundMethod(CallableValue):
             return super().get_attr(cx, name)
         return self.function.get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return defines(types.MethodType, name) or self.function.has_attr(cx, name)
 
     def children(self) -> Sequence[Value]:
         return (self.owner,) if self.name and self.owner.source is not None else (self.function, self.owner)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.name and self.owner.source is not None:
             out.value(self.owner)
             out.load_attr(self.name)
@@ -345,24 +344,24 @@ class RefusedValue(CallableValue):
     def identity(self) -> Any:
         return self.real
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported(self.code, self.describe())
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         """Methods of a refused object are refused when they are called."""
         found = getattr(type(self.real), name, None)
         if self.source is None or not callable(found):
             raise unsupported(self.code, f"{self.describe()}.{name}")
         return RefusedValue(getattr(self.real, name), self.code, Attr(self.source, name), f"{self.describe()}.{name}")
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.real, name)
 
 
 class OptimizerStep(RefusedValue):
     """A step of torch.optim that torch leaves to Python. Its fused form is followed: it takes step counts wherever they lie."""
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         fused = kwargs.get("fused")
         if isinstance(fused, ConstantValue) and fused.value is True:
             return cx.wrap(kept_in_python(self.real), DictAttr(self.source, "__wrapped__")).call(cx, args, kwargs)
@@ -376,11 +375,16 @@ def is_disabled(function: types.FunctionType) -> bool:
     return DISABLED in marks or by_torch and not is_around_such_a_part(function)
 
 
+SPECIAL: list[Callable[[Context, types.FunctionType, Source], Value | None]] = []
+"""Who may take a Python function for one that is not to be inlined as it stands; each gives None for all others."""
+
+
 @wraps(types.FunctionType)
-def wrap_function(cx: Trace, real: types.FunctionType, source: Source) -> Value:
-    special = cx.special_function(real, source)
-    if special is not None:
-        return special
+def wrap_function(cx: Context, real: types.FunctionType, source: Source) -> Value:
+    for row in SPECIAL:
+        special = row(cx, real, source)
+        if special is not None:
+            return special
     covered = replaced_by_dynamo(real, source)
     if covered is not None:
         cx.guard("ID", source, identity(real))
@@ -392,16 +396,21 @@ def wrap_function(cx: Trace, real: types.FunctionType, source: Source) -> Value:
     return function_value(cx, real, source)
 
 
-def function_value(cx: Trace, real: types.FunctionType, source: Source) -> FunctionValue:
+def function_value(cx: Context, real: types.FunctionType, source: Source) -> FunctionValue:
     """An existing function whose guard is installed."""
     defaults: list[Value] = [Lazy(cx, d, DefaultArg(source, i)) for i, d in enumerate(real.__defaults__ or ())]
     kwdefaults: dict[str, Value] = {k: Lazy(cx, d, DefaultArg(source, k)) for k, d in (real.__kwdefaults__ or {}).items()}
-    cells = [cx.cell(cell, name, source, i) for i, (name, cell) in enumerate(zip(real.__code__.co_freevars, real.__closure__ or ()))]
+    cells = [cell_value(cx, cell, name, source, i) for i, (name, cell) in enumerate(zip(real.__code__.co_freevars, real.__closure__ or ()))]
     return FunctionValue(real.__code__, cx.scope_of(real, source), real.__qualname__, defaults, kwdefaults, cells, real, source)
 
 
+def call_polyfill(cx: Context, function: types.FunctionType, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
+    """A call of a function of the polyfills, which nobody changes."""
+    return function_value(cx, function, Constant(function, function.__qualname__)).call(cx, args, kwargs or {})
+
+
 @wraps(types.MethodType)
-def wrap_method(cx: Trace, real: types.MethodType, source: Source) -> Value:
+def wrap_method(cx: Context, real: types.MethodType, source: Source) -> Value:
     cx.guard("TYPE", source, types.MethodType)
     return BoundMethod(cx.wrap(real.__func__, Attr(source, "__func__")), cx.wrap(real.__self__, Attr(source, "__self__")), source)
 

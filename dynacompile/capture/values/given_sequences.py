@@ -11,14 +11,14 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.source import Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class GivenList(ListValue):
     """A list that exists before the frame. Its length is a fact that is read with the first item; what only appends to it, reads nothing."""
 
-    def __init__(self, cx: Trace, real: list, source: Source):
+    def __init__(self, cx: Context, real: list, source: Source):
         self.cx, self.real, self.source = cx, real, source
         self.read: list[Value] | None = None
         self.added: list[Value] = []
@@ -34,7 +34,7 @@ class GivenList(ListValue):
     def items(self, items: list[Value]) -> None:
         self.read = items
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name != "append" or len(args) != 1 or kwargs or self.read is not None:
             return super().method(cx, name, args, kwargs)
         cx.effects.touch(self)
@@ -44,7 +44,7 @@ class GivenList(ListValue):
     def replay_values(self) -> Sequence[Value]:
         return self.added if self.read is None else self.read
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         if self.read is not None:
             super().replay(out)
             return
@@ -59,7 +59,7 @@ class GivenList(ListValue):
 class GivenTuple(TupleValue):
     """A tuple that exists before the frame. Its length is read with the first item; who asks for its class, or passes it on, reads neither."""
 
-    def __init__(self, cx: Trace, real: tuple, source: Source):
+    def __init__(self, cx: Context, real: tuple, source: Source):
         self.cx, self.real, self.cls, self.source = cx, real, tuple, source
         self.read: list[Value] | None = None
 
@@ -72,12 +72,12 @@ class GivenTuple(TupleValue):
 
 
 @wraps(list)
-def wrap_list(cx: Trace, real: list, source: Source) -> Value:
+def wrap_list(cx: Context, real: list, source: Source) -> Value:
     cx.guard("TYPE", source, list)
     return GivenList(cx, real, source)
 
 
 @wraps(tuple)
-def wrap_tuple(cx: Trace, real: tuple, source: Source) -> Value:
+def wrap_tuple(cx: Context, real: tuple, source: Source) -> Value:
     cx.guard("TYPE", source, tuple)
     return GivenTuple(cx, real, source)

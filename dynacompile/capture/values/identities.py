@@ -10,8 +10,8 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class IdValue(Value):
     def pytype(self) -> type:
         return int
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
     def identity(self) -> Any:
         """An object has one value, but a constant may have several."""
         return IdKey(id(self.value.value)) if isinstance(self.value, ConstantValue) else IdKey(self.value)
 
-    def equals(self, cx: Trace, other: Value) -> bool:
+    def equals(self, cx: Context, other: Value) -> bool:
         return isinstance(other, IdValue) and self.identity() == other.identity()
 
     def children(self) -> Sequence[Value]:
         return (self.value,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.call_function(id, [self.value])

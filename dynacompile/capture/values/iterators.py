@@ -11,8 +11,8 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 def shortest(parts: Sequence[IteratorValue]) -> int | None:
@@ -30,7 +30,7 @@ class ZipIterator(IteratorValue):
     def remaining(self) -> int | None:
         return shortest(self.parts)
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         items: list[Value] = []
         for part in self.parts:
             item = part.next(cx)
@@ -44,7 +44,7 @@ class ZipIterator(IteratorValue):
     def children(self) -> Sequence[Value]:
         return self.parts
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.strict:
             raise unsupported("rebuild", "zip(strict=True)")
         out.call_function(zip, self.parts)
@@ -62,7 +62,7 @@ class EnumerateIterator(IteratorValue):
     def remaining(self) -> int | None:
         return self.inner.remaining()
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         item = self.inner.next(cx)
         if item is None:
             return None
@@ -73,7 +73,7 @@ class EnumerateIterator(IteratorValue):
     def children(self) -> Sequence[Value]:
         return (self.inner, self.count)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(enumerate)
         out.value(self.inner)
         out.value(self.count)
@@ -87,7 +87,7 @@ class MapIterator(IteratorValue):
     def pytype(self) -> type:
         return map
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         items = []
         for part in self.parts:
             item = part.next(cx)
@@ -99,7 +99,7 @@ class MapIterator(IteratorValue):
     def children(self) -> Sequence[Value]:
         return (self.function, *self.parts)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(map)
         out.value(self.function)
         for part in self.parts:
@@ -114,7 +114,7 @@ class FilterIterator(IteratorValue):
     def pytype(self) -> type:
         return filter
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         while (item := self.inner.next(cx)) is not None:
             kept = item if isinstance(self.function, ConstantValue) else self.function.call(cx, [item], {})
             if kept.truth(cx):
@@ -124,7 +124,7 @@ class FilterIterator(IteratorValue):
     def children(self) -> Sequence[Value]:
         return (self.function, self.inner)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.call_function(filter, [self.function, self.inner])
 
 
@@ -138,7 +138,7 @@ class ChainIterator(IteratorValue):
     def pytype(self) -> type:
         return type(self)
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         while True:
             if self.current is None:
                 if not self.parts:
@@ -157,7 +157,7 @@ class IsliceIterator(IteratorValue):
     def pytype(self) -> type:
         return type(self)
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         while self.stop is None or self.wanted < self.stop:
             item = self.inner.next(cx)
             if item is None:

@@ -15,8 +15,8 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 NONE = ConstantValue(None)
 
@@ -30,7 +30,7 @@ class LazyIterator(IteratorValue):
     def pytype(self) -> type:
         return self.cls
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         return next(self.values, None)
 
 
@@ -39,7 +39,7 @@ def lazy(cls: Any, parameters: Sequence[str], **defaults: Value) -> Callable:
 
     def register(make: Callable[..., Iterator[Value]]) -> Callable[..., Iterator[Value]]:
         @handles(cls)
-        def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
             return LazyIterator(cls, make(cx, *bind_arguments(cls.__name__, parameters, args, kwargs, dict(defaults))))
 
         return make
@@ -47,7 +47,7 @@ def lazy(cls: Any, parameters: Sequence[str], **defaults: Value) -> Callable:
     return register
 
 
-def each(cx: Trace, iterator: IteratorValue) -> Iterator[Value]:
+def each(cx: Context, iterator: IteratorValue) -> Iterator[Value]:
     while (item := iterator.next(cx)) is not None:
         yield item
 
@@ -57,14 +57,14 @@ def is_none(value: Value) -> bool:
 
 
 @lazy(itertools.count, ("start", "step"), start=ConstantValue(0), step=ConstantValue(1))
-def count(cx: Trace, start: Value, step: Value) -> Iterator[Value]:
+def count(cx: Context, start: Value, step: Value) -> Iterator[Value]:
     while True:
         yield start
         start = cx.operator("add", [start, step])
 
 
 @lazy(itertools.cycle, ("iterable",))
-def cycle(cx: Trace, iterable: Value) -> Iterator[Value]:
+def cycle(cx: Context, iterable: Value) -> Iterator[Value]:
     seen = []
     for item in each(cx, iterable.iterate(cx)):
         seen.append(item)
@@ -74,7 +74,7 @@ def cycle(cx: Trace, iterable: Value) -> Iterator[Value]:
 
 
 @lazy(itertools.pairwise, ("iterable",))
-def pairwise(cx: Trace, iterable: Value) -> Iterator[Value]:
+def pairwise(cx: Context, iterable: Value) -> Iterator[Value]:
     before = None
     for item in each(cx, iterable.iterate(cx)):
         if before is not None:
@@ -83,7 +83,7 @@ def pairwise(cx: Trace, iterable: Value) -> Iterator[Value]:
 
 
 @lazy(itertools.accumulate, ("iterable", "func", "initial"), func=NONE, initial=NONE)
-def accumulate(cx: Trace, iterable: Value, func: Value, initial: Value) -> Iterator[Value]:
+def accumulate(cx: Context, iterable: Value, func: Value, initial: Value) -> Iterator[Value]:
     total = None if is_none(initial) else initial
     if total is not None:
         yield total
@@ -96,7 +96,7 @@ def accumulate(cx: Trace, iterable: Value, func: Value, initial: Value) -> Itera
 
 
 @lazy(itertools.takewhile, ("predicate", "iterable"))
-def takewhile(cx: Trace, predicate: Value, iterable: Value) -> Iterator[Value]:
+def takewhile(cx: Context, predicate: Value, iterable: Value) -> Iterator[Value]:
     for item in each(cx, iterable.iterate(cx)):
         if not predicate.call(cx, [item], {}).truth(cx):
             return
@@ -104,7 +104,7 @@ def takewhile(cx: Trace, predicate: Value, iterable: Value) -> Iterator[Value]:
 
 
 @lazy(itertools.dropwhile, ("predicate", "iterable"))
-def dropwhile(cx: Trace, predicate: Value, iterable: Value) -> Iterator[Value]:
+def dropwhile(cx: Context, predicate: Value, iterable: Value) -> Iterator[Value]:
     dropping = True
     for item in each(cx, iterable.iterate(cx)):
         dropping = dropping and predicate.call(cx, [item], {}).truth(cx)
@@ -113,27 +113,27 @@ def dropwhile(cx: Trace, predicate: Value, iterable: Value) -> Iterator[Value]:
 
 
 @lazy(itertools.filterfalse, ("predicate", "iterable"))
-def filterfalse(cx: Trace, predicate: Value, iterable: Value) -> Iterator[Value]:
+def filterfalse(cx: Context, predicate: Value, iterable: Value) -> Iterator[Value]:
     for item in each(cx, iterable.iterate(cx)):
         if not (item if is_none(predicate) else predicate.call(cx, [item], {})).truth(cx):
             yield item
 
 
 @lazy(itertools.starmap, ("function", "iterable"))
-def starmap(cx: Trace, function: Value, iterable: Value) -> Iterator[Value]:
+def starmap(cx: Context, function: Value, iterable: Value) -> Iterator[Value]:
     for item in each(cx, iterable.iterate(cx)):
         yield function.call(cx, item.elements(cx), {})
 
 
 @lazy(itertools.compress, ("data", "selectors"))
-def compress(cx: Trace, data: Value, selectors: Value) -> Iterator[Value]:
+def compress(cx: Context, data: Value, selectors: Value) -> Iterator[Value]:
     for item, chosen in zip(each(cx, data.iterate(cx)), each(cx, selectors.iterate(cx))):
         if chosen.truth(cx):
             yield item
 
 
 @lazy(itertools.groupby, ("iterable", "key"), key=NONE)
-def groupby(cx: Trace, iterable: Value, key: Value) -> Iterator[Value]:
+def groupby(cx: Context, iterable: Value, key: Value) -> Iterator[Value]:
     """Groups are read ahead, which no program can tell where the items are given beforehand."""
     items = iterable.iterate(cx)
     if items.remaining() is None:
@@ -153,12 +153,12 @@ def groupby(cx: Trace, iterable: Value, key: Value) -> Iterator[Value]:
 
 
 @handles(itertools.zip_longest)
-def row_zip_longest(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_zip_longest(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (fill,) = bind_arguments("zip_longest", ["fillvalue"], [], kwargs, {"fillvalue": NONE})
     return LazyIterator(itertools.zip_longest, zip_longest(cx, [a.iterate(cx) for a in args], fill))
 
 
-def zip_longest(cx: Trace, parts: list[IteratorValue], fill: Value) -> Iterator[Value]:
+def zip_longest(cx: Context, parts: list[IteratorValue], fill: Value) -> Iterator[Value]:
     ended: set[int] = set()
     while True:
         items = [fill if i in ended else part.next(cx) for i, part in enumerate(parts)]
@@ -169,7 +169,7 @@ def zip_longest(cx: Trace, parts: list[IteratorValue], fill: Value) -> Iterator[
 
 
 @handles(itertools.tee)
-def row_tee(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_tee(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterable, n = bind_arguments("tee", ["iterable", "n"], args, kwargs, {"n": ConstantValue(2)})
     source, seen = iterable.iterate(cx), list[Value]()
 
@@ -184,7 +184,7 @@ def row_tee(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return TupleValue([LazyIterator(TEE, values()) for _ in range(n.constant())])
 
 
-def until(cx: Trace, function: Value, sentinel: Value) -> Iterator[Value]:
+def until(cx: Context, function: Value, sentinel: Value) -> Iterator[Value]:
     """iter(function, sentinel)."""
     while not cx.equal(item := function.call(cx, [], {}), sentinel):
         yield item
@@ -196,7 +196,7 @@ UNTIL = type(iter(int, 1))
 
 def of_pool(cls: Any, parameters: Sequence[str], **defaults: Value) -> None:
     @lazy(cls, parameters, **defaults)
-    def row(cx: Trace, iterable: Value, r: Value) -> Iterator[Value]:
+    def row(cx: Context, iterable: Value, r: Value) -> Iterator[Value]:
         for chosen in cls(iterable.elements(cx), r.constant()):
             yield TupleValue(chosen)
 
@@ -215,14 +215,14 @@ class GetterValue(CallableValue):
     def pytype(self) -> type:
         return self.cls
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         (owner,) = args
         if self.cls is operator.methodcaller:
             return owner.get_attr(cx, self.args[0].constant()).call(cx, self.args[1:], self.kwargs)
         found = [self.get(cx, owner, key) for key in self.args]
         return found[0] if len(found) == 1 else TupleValue(found)
 
-    def get(self, cx: Trace, owner: Value, key: Value) -> Value:
+    def get(self, cx: Context, owner: Value, key: Value) -> Value:
         if self.cls is operator.itemgetter:
             return cx.operator("getitem", [owner, key])
         for name in key.constant().split("."):
@@ -232,13 +232,13 @@ class GetterValue(CallableValue):
     def children(self) -> Sequence[Value]:
         return [*self.args, *self.kwargs.values()]
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.call_function(self.cls, self.children(), tuple(self.kwargs))
 
 
 def getter(cls: Any) -> None:
     @handles(cls)
-    def row(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return GetterValue(cls, args, kwargs)
 
 

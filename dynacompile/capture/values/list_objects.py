@@ -14,8 +14,8 @@ from dynacompile.capture.values.sequence import ListValue, SequenceIterator, Tup
 from dynacompile.ir.source import Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 CHANGES = frozenset("__init__ __setitem__ __delitem__ __iadd__ append extend insert pop clear reverse remove sort".split())
 
@@ -26,7 +26,7 @@ class ListObjectValue(ContainerObjectValue):
     container = list
     changed = False
 
-    def container_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def container_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """list.name(self, ...)."""
         if name in CHANGES:
             cx.effects.touch(self)
@@ -46,14 +46,14 @@ class ListObjectValue(ContainerObjectValue):
             return SequenceIterator(TupleValue(self.table.elements(cx)[::-1]))
         return self.table.method(cx, name, args, kwargs)
 
-    def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
+    def special(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """Operators of list count as the class's own."""
         result = super().special(cx, name, args, kwargs)
         if result is None and cx.lookup(self.cls, name) is getattr(list, name, None) and hasattr(list, name) and name not in dir(object):
             return self.container_method(cx, name, args, kwargs or {})
         return result
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         return super().iterate(cx) if isinstance(cx.lookup(self.cls, "__iter__"), types.FunctionType) else self.table.iterate(cx)
 
     def children(self) -> Sequence[Value]:
@@ -62,13 +62,13 @@ class ListObjectValue(ContainerObjectValue):
     def replay_values(self) -> Sequence[Value]:
         return [*super().replay_values(), *(self.table.items if self.changed else ())]
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         """The items, past the methods of the class, then the attributes."""
         if self.changed and self.source is not None:
             self.rebuild_items(out, list.__setitem__, SliceOfAll())
         super().replay(out)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(list.__new__)
         out.const(self.cls)
         out.call(1)
@@ -76,14 +76,14 @@ class ListObjectValue(ContainerObjectValue):
         self.rebuild_items(out, list.extend)
         self.rebuild_attributes(out)
 
-    def rebuild_items(self, out: Builder, hook: object, *where: Value) -> None:
+    def rebuild_items(self, out: Writer, hook: object, *where: Value) -> None:
         call_hook(out, hook, self, *where, TupleValue(self.table.items))
 
 
 class SliceOfAll(Value):
     """slice(None), for residual code."""
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.const(None)
         out.const(None)
         out.emit("BUILD_SLICE", 2)
@@ -102,7 +102,7 @@ def is_list_class(cls: type) -> bool:
     )
 
 
-def wrap_list_object(cx: Trace, real: list, source: Source) -> Value:
+def wrap_list_object(cx: Context, real: list, source: Source) -> Value:
     cls: Any = type(real)
     cx.guard("TYPE", source, cls)
     cx.guard("LENGTH", source, list.__len__(real))

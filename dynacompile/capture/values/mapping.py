@@ -12,15 +12,15 @@ import torch
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, builtin_attribute, wraps
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, is_identity_key
-from dynacompile.capture.values.dict_iterators import DictIterator
+from dynacompile.capture.values.dict_iterators import DictIterator, Entries
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.namespaces import MISSING, defines
 from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 def key_of(value: Value) -> Hashable:
@@ -49,56 +49,42 @@ def missing_key(key: Value) -> Raised:
     return raises(KeyError, hashed, known=not isinstance(hashed, Value))
 
 
-class DictLike(Value):
+class DictLike(Entries):
     """What dicts share, wherever their entries live. A key stands for an entry as `key_of` gives it."""
-
-    cls: type = dict
 
     def pytype(self) -> type:
         return self.cls
 
-    def find(self, cx: Trace, key: Value) -> Value | None:
+    def find(self, cx: Context, key: Value) -> Value | None:
         """The value of a key; None where it is not there."""
         raise NotImplementedError(type(self).__name__)
 
-    def holds(self, cx: Trace, key: Value) -> bool:
+    def holds(self, cx: Context, key: Value) -> bool:
         """Whether the key is there. Its value is not read."""
         return self.find(cx, key) is not None
 
-    def keys(self, cx: Trace) -> list[Hashable]:
-        """All keys, in order. The entry relies on them."""
-        raise NotImplementedError(type(self).__name__)
-
-    def key_at(self, cx: Trace, hashed: Hashable) -> Value | None:
-        """The key of an entry; None where it is not there any more. Its value is not read."""
-        raise NotImplementedError(type(self).__name__)
-
-    def at(self, cx: Trace, hashed: Hashable) -> Value:
-        """The value of an entry that is there."""
-        raise NotImplementedError(type(self).__name__)
-
-    def size(self, cx: Trace) -> int:
+    def size(self, cx: Context) -> int:
         return len(self.keys(cx))
 
-    def key_values(self, cx: Trace) -> list[Value]:
+    def key_values(self, cx: Context) -> list[Value]:
         return [found for key in self.keys(cx) if (found := self.key_at(cx, key)) is not None]
 
-    def elements(self, cx: Trace) -> list[Value]:
+    def elements(self, cx: Context) -> list[Value]:
         return self.key_values(cx)
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         return DictIterator(cx, self, "keys")
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         return ConstantValue(self.holds(cx, item))
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         return self.size(cx)
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return bool(self.length(cx))
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return defines(self.cls, name)
 
 
@@ -123,7 +109,7 @@ class DictValue(DictLike):
         hashed = key_of(key)
         self.content[hashed] = (self.content[hashed][0] if hashed in self.content else key, value)
 
-    def keys(self, cx: Trace) -> list[Hashable]:
+    def keys(self, cx: Context) -> list[Hashable]:
         if not self.known_keys:
             self.known_keys = True
             self.guard_keys(cx)
@@ -131,14 +117,14 @@ class DictValue(DictLike):
             raise unsupported("unknown-operation", f"all keys of {self.describe()}, which are tensors")
         return list(self.content)
 
-    def guard_keys(self, cx: Trace) -> None:
+    def guard_keys(self, cx: Context) -> None:
         cx.guard("DICT_KEYS", self.source, tuple(self.original))
 
-    def guard_key(self, cx: Trace, key: Hashable) -> None:
+    def guard_key(self, cx: Context, key: Hashable) -> None:
         if not self.known_keys and not (isinstance(key, Value) and key.source is None):
             cx.guard("DICT_CONTAINS", self.source, Presence(key, key in self.original))
 
-    def holds(self, cx: Trace, key: Value) -> bool:
+    def holds(self, cx: Context, key: Value) -> bool:
         hashed = key_of(key)
         if isinstance(hashed, torch.Tensor) and not self.known_keys:
             cx.guard("ID", key.source, identity(hashed))
@@ -147,25 +133,25 @@ class DictValue(DictLike):
         self.guard_key(cx, hashed)
         return hashed in self.content
 
-    def find(self, cx: Trace, key: Value) -> Value | None:
+    def find(self, cx: Context, key: Value) -> Value | None:
         return self.at(cx, key_of(key)) if self.holds(cx, key) else None
 
-    def at(self, cx: Trace, hashed: Hashable) -> Value:
+    def at(self, cx: Context, hashed: Hashable) -> Value:
         return self.settled(hashed)
 
-    def key_at(self, cx: Trace, hashed: Hashable) -> Value | None:
+    def key_at(self, cx: Context, hashed: Hashable) -> Value | None:
         return self.content[hashed][0] if hashed in self.content else None
 
-    def size(self, cx: Trace) -> int:
+    def size(self, cx: Context) -> int:
         return len(self.content)
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         if self.known_keys or type(self) is not DictValue:
             return len(self.keys(cx))
         cx.guard("LENGTH", self.source, len(self.original))
         return len(self.content)
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         found = self.find(cx, key)
         if found is not None:
             return found
@@ -177,14 +163,14 @@ class DictValue(DictLike):
             return ConstantValue(0)
         raise missing_key(key)
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         if self.source is not None and isinstance(getattr(key, "real", None), torch.Tensor):
             cx.check_first_step(self, key)
         cx.effects.touch(self)
         self.put(key, value)
         self.stored.setdefault(key_of(key), key)
 
-    def del_item(self, cx: Trace, key: Value) -> None:
+    def del_item(self, cx: Context, key: Value) -> None:
         if not self.holds(cx, key):
             if self.cls is Counter:  # which takes no offence
                 return
@@ -194,14 +180,14 @@ class DictValue(DictLike):
         self.reordered = True
         del self.content[key_of(key)]
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if not defines(self.cls, name):
             raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         if name == "default_factory" and self.cls is defaultdict:
             return ConstantValue(None) if self.factory is None else self.factory
         return builtin_attribute(cx, self, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         row = COUNTER_METHODS.get(name) if self.cls is Counter else None
         row = DICT_METHODS.get(name) if row is None else row
         written = getattr(self.cls, name, None)
@@ -242,7 +228,7 @@ class DictValue(DictLike):
     def replay_values(self) -> Sequence[Value]:
         return [v for pair in self.changes() for v in pair]
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         if self.reordered:
             out.value(self)
             out.load_method("clear")
@@ -254,7 +240,7 @@ class DictValue(DictLike):
             out.value(key)
             out.emit("STORE_SUBSCR")
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.cls is not dict:
             out.callee(self.cls)
             if self.factory is not None:
@@ -267,25 +253,25 @@ class DictValue(DictLike):
             out.call(1 if self.factory is None else 2)
 
 
-def dict_get(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_get(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key, default = bind_arguments("get", ["key", "default"], args, kwargs, {"default": ConstantValue(None)})
     found = self.find(cx, key)
     return default if found is None else found
 
 
-def dict_keys(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_keys(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictView(self, "keys")
 
 
-def dict_values(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_values(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictView(self, "values")
 
 
-def dict_items(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_items(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictView(self, "items")
 
 
-def dict_pop(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_pop(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key, default = bind_arguments("pop", ["key", "default"], args, kwargs, {"default": None})
     found = self.find(cx, key)
     if found is None:
@@ -296,7 +282,7 @@ def dict_pop(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Val
     return found
 
 
-def dict_setdefault(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_setdefault(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     key, default = bind_arguments("setdefault", ["key", "default"], args, kwargs, {"default": ConstantValue(None)})
     found = self.find(cx, key)
     if found is None:
@@ -305,7 +291,7 @@ def dict_setdefault(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[s
     return found
 
 
-def dict_update(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_update(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     for other in args:
         for key, value in pairs_of(cx, other):
             self.set_item(cx, key, value)
@@ -314,12 +300,12 @@ def dict_update(cx: Trace, self: DictLike, args: list[Value], kwargs: dict[str, 
     return ConstantValue(None)
 
 
-def dict_copy(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_copy(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.keys(cx)
     return DictValue(dict(self.content), self.cls, None, self.factory)
 
 
-def dict_clear(cx: Trace, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_clear(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cx.effects.touch(self)
     self.reordered = self.known_keys = True
     self.content.clear()
@@ -346,7 +332,7 @@ DICT_METHODS: dict[str, Callable] = {
 }
 
 
-def pairs_of(cx: Trace, value: Value) -> list[tuple[Value, Value]]:
+def pairs_of(cx: Context, value: Value) -> list[tuple[Value, Value]]:
     """The (key, value) pairs that dict(value) would hold."""
     if isinstance(value, DictLike):
         return [(key, value.at(cx, hashed)) for hashed in value.keys(cx) if (key := value.key_at(cx, hashed)) is not None]
@@ -362,7 +348,7 @@ def pairs_of(cx: Trace, value: Value) -> list[tuple[Value, Value]]:
     return out
 
 
-def is_mapping(cx: Trace, value: Value) -> bool:
+def is_mapping(cx: Context, value: Value) -> bool:
     """Whether Python would ask for keys(): also of an object that the frame made."""
     cls = value.pytype()
     return cx.lookup(cls, "keys") is not MISSING or (value.source is not None or bool(cls.__flags__ & HEAP_TYPE)) and value.has_attr(cx, "keys")
@@ -377,30 +363,30 @@ class DictView(Value):
     def pytype(self) -> type:
         return type(getattr(self.owner.cls(), self.kind)())
 
-    def elements(self, cx: Trace) -> list[Value]:
+    def elements(self, cx: Context) -> list[Value]:
         if self.kind == "keys":
             return self.owner.key_values(cx)
         pairs = pairs_of(cx, self.owner)
         return [v for _, v in pairs] if self.kind == "values" else [TupleValue([k, v]) for k, v in pairs]
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         return DictIterator(cx, self.owner, self.kind)
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         return self.owner.length(cx)
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return bool(self.owner.length(cx))
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         if self.kind == "keys":
             return self.owner.contains(cx, item)
         return ListValue(self.elements(cx)).contains(cx, item)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return Method(self, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__iter__":
             return self.iterate(cx)
         return super().method(cx, name, args, kwargs)
@@ -408,14 +394,14 @@ class DictView(Value):
     def children(self) -> Sequence[Value]:
         return (self.owner,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.value(self.owner)
         out.load_method(self.kind)
         out.call(0)
 
 
 @wraps(dict, OrderedDict, Counter, defaultdict)
-def wrap_dict(cx: Trace, real: dict, source: Source) -> Value:
+def wrap_dict(cx: Context, real: dict, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     content: dict[Hashable, tuple[Value, Value]] = {}
     for key, value in real.items():

@@ -12,75 +12,75 @@ from dynacompile.capture.values.mapping import DICT_METHODS, DictLike, DictValue
 from dynacompile.ir.namespaces import defines
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 
 class NamespaceValue(DictLike):
     """A dict whose entries live elsewhere. A kind says how a name is found, which names there are in which order, and how one is stored and removed."""
 
-    def find_name(self, cx: Trace, name: str) -> Value | None:
+    def find_name(self, cx: Context, name: str) -> Value | None:
         raise NotImplementedError(type(self).__name__)
 
-    def names(self, cx: Trace) -> list[str]:
+    def names(self, cx: Context) -> list[str]:
         """All names, in order. The entry relies on them."""
         raise NotImplementedError(type(self).__name__)
 
-    def put(self, cx: Trace, name: str, value: Value) -> None:
+    def put(self, cx: Context, name: str, value: Value) -> None:
         raise unsupported("mutation", f"{self.describe()}[{name!r}]")
 
-    def drop(self, cx: Trace, name: str) -> None:
+    def drop(self, cx: Context, name: str) -> None:
         """Of a name that is there."""
         raise unsupported("mutation", f"{self.describe()}, from which {name!r} is removed,")
 
     # as a dict
 
-    def find(self, cx: Trace, key: Value) -> Value | None:
+    def find(self, cx: Context, key: Value) -> Value | None:
         name = key.constant()
         return self.find_name(cx, name) if isinstance(name, str) else None
 
-    def keys(self, cx: Trace) -> list[Hashable]:
+    def keys(self, cx: Context) -> list[Hashable]:
         return list(self.names(cx))
 
-    def key_at(self, cx: Trace, hashed: Hashable) -> Value | None:
+    def key_at(self, cx: Context, hashed: Hashable) -> Value | None:
         return ConstantValue(hashed) if hashed in self.names(cx) else None
 
-    def at(self, cx: Trace, hashed: Hashable) -> Value:
+    def at(self, cx: Context, hashed: Hashable) -> Value:
         found = self.find_name(cx, str(hashed))
         assert found is not None
         return found
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         found = self.find(cx, key)
         if found is None:
             raise missing_key(key)
         return found
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         name = key.constant()
         if not isinstance(name, str):
             raise unsupported("mutation", f"{self.describe()}[{name!r}]")
         self.put(cx, name, value)
 
-    def del_item(self, cx: Trace, key: Value) -> None:
+    def del_item(self, cx: Context, key: Value) -> None:
         if self.find(cx, key) is None:
             raise missing_key(key)
         self.drop(cx, key.constant())
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name != "__class__" and not defines(self.cls, name):
             raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         return builtin_attribute(cx, self, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         row = NAMESPACE_METHODS.get(name) or DICT_METHODS.get(name)
         return super().method(cx, name, args, kwargs) if row is None else row(cx, self, args, kwargs)
 
 
-def dict_copy(cx: Trace, self: NamespaceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_copy(cx: Context, self: NamespaceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictValue.of(pairs_of(cx, self))
 
 
-def dict_clear(cx: Trace, self: NamespaceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def dict_clear(cx: Context, self: NamespaceValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     for name in self.names(cx):
         self.drop(cx, name)
     return ConstantValue(None)

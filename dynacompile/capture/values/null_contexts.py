@@ -16,8 +16,8 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class NullContext(ContextValue):
@@ -26,7 +26,7 @@ class NullContext(ContextValue):
     def __init__(self, value: Value):
         self.value = value
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """As a decorator that only observes."""
         if len(args) != 1 or kwargs or not isinstance(args[0], CallableValue):
             return super().call(cx, args, kwargs)
@@ -35,19 +35,19 @@ class NullContext(ContextValue):
     def pytype(self) -> type:
         return contextlib.nullcontext
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return self.value if name == "enter_result" else super().get_attr(cx, name)
 
-    def enter(self, cx: Trace) -> Value:
+    def enter(self, cx: Context) -> Value:
         return self.value
 
-    def exit(self, cx: Trace) -> None:
+    def exit(self, cx: Context) -> None:
         return None
 
     def children(self) -> Sequence[Value]:
         return (self.value,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.call_function(contextlib.nullcontext, [self.value])
 
 
@@ -58,35 +58,35 @@ class RecordContext(NullContext):
         super().__init__(ConstantValue(None))
         self.source = source
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return Method(self, name) if name == "_recreate_cm" else super().get_attr(cx, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self if name == "_recreate_cm" else super().method(cx, name, args, kwargs)
 
 
 @handles(contextlib.nullcontext)
-def make_nullcontext(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def make_nullcontext(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = bind_arguments("nullcontext", ["enter_result"], args, kwargs, {"enter_result": ConstantValue(None)})
     return NullContext(value)
 
 
 @handles(torch.autograd.profiler.record_function)
-def make_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def make_record_function(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return RecordContext()
 
 
 @wraps(torch.autograd.profiler.record_function)
-def wrap_record_function(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_record_function(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     return RecordContext(source)
 
 
 @handles(torch.autograd.profiler.record_function.__enter__)
-def enter_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def enter_record_function(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return args[0]
 
 
 @handles(torch.autograd.profiler.record_function.__exit__)
-def leave_record_function(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def leave_record_function(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ConstantValue(None)

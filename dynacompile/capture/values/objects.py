@@ -12,9 +12,9 @@ from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import is_trusted
+from dynacompile.capture.values.functions import call_polyfill, is_trusted
 from dynacompile.capture.values.mapping import DictLike
-from dynacompile.capture.values.object_parts import DELETED, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
+from dynacompile.capture.values.object_parts import DELETED, Instance, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence
@@ -22,11 +22,11 @@ from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, DictAttr, Item, Source, TypeOf
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
-class ObjectValue(Value):
+class ObjectValue(Instance):
     """An instance of a user class. real: the object, where it exists before the frame runs. stored: attributes written so far."""
 
     def __init__(self, cls: type, real: Any = None, source: Source | None = None):
@@ -48,7 +48,7 @@ class ObjectValue(Value):
     def own_dict(self) -> dict[str, Any]:
         return instance_dict(self.real) if self.real is not None else {}
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         custom, fallback = (cx.lookup(self.cls, hook) for hook in ("__getattribute__", "__getattr__"))
 
         def get() -> Value | None:
@@ -67,7 +67,7 @@ class ObjectValue(Value):
     def missing(self, name: str) -> Raised:
         return raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
-    def lookup(self, cx: Trace, name: str) -> Value | None:
+    def lookup(self, cx: Context, name: str) -> Value | None:
         """object.__getattribute__, None for a missing attribute."""
         if name == "__class__" and cx.lookup(self.cls, name) is object.__dict__[name]:
             return self.class_value(cx)
@@ -108,7 +108,7 @@ class ObjectValue(Value):
         """Whether the program has not given the object another __dict__."""
         return self.given is None
 
-    def own_attribute(self, cx: Trace, name: str) -> Value | None:
+    def own_attribute(self, cx: Context, name: str) -> Value | None:
         """What the __dict__ has under a name; None where it has nothing, which is not guarded."""
         if not self.is_own_namespace():
             return self.namespace.find(cx, ConstantValue(name))  # type: ignore[attr-defined]
@@ -121,21 +121,21 @@ class ObjectValue(Value):
             self.read[name] = self.wrap_own(cx, name)
         return self.read[name]
 
-    def wrap_own(self, cx: Trace, name: str) -> Value:
+    def wrap_own(self, cx: Context, name: str) -> Value:
         hidden = is_data_descriptor(cx.lookup(self.cls, name))  # residual code would be given what the descriptor makes of it
         return cx.wrap(self.own_dict()[name], Item(self.dict_source(), name) if hidden else DictAttr(self.source, name))
 
-    def put_own(self, cx: Trace, name: str, value: Value) -> None:
+    def put_own(self, cx: Context, name: str, value: Value) -> None:
         self.store(cx, name, value)
 
-    def drop_own(self, cx: Trace, name: str) -> None:
+    def drop_own(self, cx: Context, name: str) -> None:
         self.remove(cx, name)
 
-    def is_elsewhere(self, cx: Trace, name: str) -> bool:
+    def is_elsewhere(self, cx: Context, name: str) -> bool:
         """Whether what is stored under a name is in a slot."""
         return is_slot(cx.lookup(self.cls, name))
 
-    def replace_namespace(self, cx: Trace, value: Value) -> None:
+    def replace_namespace(self, cx: Context, value: Value) -> None:
         """self.__dict__ = value"""
         if value is self.namespace:
             return
@@ -147,24 +147,24 @@ class ObjectValue(Value):
         self.given = value
         self.stored, self.removed, self.shows_namespace = {}, {}, True
 
-    def guard_absent(self, cx: Trace, name: str) -> None:
+    def guard_absent(self, cx: Context, name: str) -> None:
         if cx.lookup(self.cls, name) is MISSING:
             self.guard_presence(cx, name, False)
         elif hasattr(self.real, "__dict__"):
             cx.guard("DICT_CONTAINS", self.dict_source(), Presence(name, False))
 
-    def guard_presence(self, cx: Trace, name: str, is_there: bool) -> None:
+    def guard_presence(self, cx: Context, name: str, is_there: bool) -> None:
         cx.guard("HASATTR", self.source, Presence(name, is_there))
 
-    def guard_shadow(self, cx: Trace, name: str, raw: Any) -> None:
+    def guard_shadow(self, cx: Context, name: str, raw: Any) -> None:
         """An attribute of the object counts as long as its class has no property of that name."""
         if raw is MISSING and not is_trusted(self.cls.__module__) and cx.lookup(type(self.cls), name) is MISSING:
             cx.guard("HASATTR", Constant(self.cls, self.cls.__qualname__), Presence(name, False))
 
-    def class_value(self, cx: Trace) -> Value:
+    def class_value(self, cx: Context) -> Value:
         return cx.class_value(self.cls, TypeOf(self.source) if self.source else None)
 
-    def read_descriptor(self, cx: Trace, raw: Any, name: str) -> Value:
+    def read_descriptor(self, cx: Context, raw: Any, name: str) -> Value:
         source = class_source(self.cls, name)
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             return self.read_slot(cx, name)
@@ -175,7 +175,7 @@ class ObjectValue(Value):
             return cx.wrap(raw, Constant(raw, name)) if found is None else found
         raise unsupported("unknown-attribute", f"descriptor {name!r} of {self.describe()}")
 
-    def read_slot(self, cx: Trace, name: str) -> Value:
+    def read_slot(self, cx: Context, name: str) -> Value:
         if name in self.stored:
             if self.stored[name] is DELETED:
                 raise raises(AttributeError, name, known=False)
@@ -190,7 +190,7 @@ class ObjectValue(Value):
             self.read[name] = cx.wrap(value, Constant(value, name) if fixed else Attr(self.source, name))
         return self.read[name]
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         if any(isinstance(cx.lookup(self.cls, hook), types.FunctionType) for hook in ("__getattribute__", "__getattr__")):
             return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
         if is_data_descriptor(cx.lookup(self.cls, name)):
@@ -211,11 +211,11 @@ class ObjectValue(Value):
             self.guard_absent(cx, name)
         return False
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if by_own_hook(cx, self, self.cls, "__setattr__", [ConstantValue(name), value]) is None:
             self.set_plain(cx, name, value)
 
-    def set_plain(self, cx: Trace, name: str, value: Value) -> None:
+    def set_plain(self, cx: Context, name: str, value: Value) -> None:
         """object.__setattr__."""
         raw = cx.lookup(self.cls, name)
         if isinstance(raw, property):
@@ -234,14 +234,14 @@ class ObjectValue(Value):
             raise self.missing(name)
         self.store(cx, name, value)
 
-    def by_descriptor(self, cx: Trace, raw: Any, name: str, hook: str, args: list[Value]) -> None:
+    def by_descriptor(self, cx: Context, raw: Any, name: str, hook: str, args: list[Value]) -> None:
         """type(raw).__set__(raw, self, value) or .__delete__(raw, self)."""
         setter = cx.lookup(type(raw), hook)
         if not isinstance(setter, types.FunctionType):
             raise unsupported("setattr", f"{self.describe()}.{name}, a descriptor")
         cx.call_real(setter, class_source(type(raw), hook), [cx.wrap(raw, Constant(raw, name)), self, *args])
 
-    def store(self, cx: Trace, name: str, value: Value) -> None:
+    def store(self, cx: Context, name: str, value: Value) -> None:
         if not self.is_own_namespace() and not self.is_elsewhere(cx, name):
             self.namespace.set_item(cx, ConstantValue(name), value)
             return
@@ -250,11 +250,11 @@ class ObjectValue(Value):
             del self.stored[name]
         self.stored[name] = value
 
-    def del_attr(self, cx: Trace, name: str) -> None:
+    def del_attr(self, cx: Context, name: str) -> None:
         if by_own_hook(cx, self, self.cls, "__delattr__", [ConstantValue(name)]) is None:
             self.del_plain(cx, name)
 
-    def del_plain(self, cx: Trace, name: str) -> None:
+    def del_plain(self, cx: Context, name: str) -> None:
         """object.__delattr__."""
         raw = cx.lookup(self.cls, name)
         if isinstance(raw, property):
@@ -275,7 +275,7 @@ class ObjectValue(Value):
             return
         self.remove(cx, name)
 
-    def remove(self, cx: Trace, name: str) -> None:
+    def remove(self, cx: Context, name: str) -> None:
         """Of an attribute that is there."""
         cx.effects.touch(self)
         stored = self.stored.pop(name, DELETED)
@@ -283,22 +283,22 @@ class ObjectValue(Value):
             self.stored[name] = DELETED
             self.removed.setdefault(name, stored is not DELETED)
 
-    def special(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
+    def special(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """type(self).name(self, *args); None where the class does not define it in Python."""
         raw = cx.lookup(self.cls, name)
         if not isinstance(raw, types.FunctionType):
             return None
         return cx.call_real(raw, class_source(self.cls, name), [self, *args], kwargs)
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         result = self.special(cx, "__call__", args, kwargs)
         return super().call(cx, args, kwargs) if result is None else result
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         result = self.special(cx, name, args, kwargs)
         return super().method(cx, name, args, kwargs) if result is None else result
 
-    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """object.name(self, ...)"""
         match name, args:
             case "__init__", _:
@@ -317,12 +317,12 @@ class ObjectValue(Value):
             case "__eq__", [other]:
                 return ConstantValue(True if other is self else NotImplemented)
             case "__reduce_ex__", [_]:
-                return cx.polyfilled(reduction.reduce_ex, [self, *args])  # type: ignore[arg-type]
+                return call_polyfill(cx, reduction.reduce_ex, [self, *args])  # type: ignore[arg-type]
             case "__getstate__", []:
-                return cx.polyfilled(reduction.getstate, [self])  # type: ignore[arg-type]
+                return call_polyfill(cx, reduction.getstate, [self])  # type: ignore[arg-type]
         return super().method(cx, name, args, kwargs)
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         for name in ("__bool__", "__len__"):
             result = self.special(cx, name, [])
             if result is not None:
@@ -331,15 +331,15 @@ class ObjectValue(Value):
             return True
         return super().truth(cx)
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         result = self.special(cx, "__len__", [])
         return super().length(cx) if result is None else result.constant()
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         result = self.special(cx, "__contains__", [item])
         return ConstantValue(result.truth(cx)) if result is not None else TupleValue(self.elements(cx)).contains(cx, item)
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         result = self.special(cx, "__iter__", [])
         if isinstance(result, IteratorValue):
             return result
@@ -349,16 +349,16 @@ class ObjectValue(Value):
             return ItemIterator(self)
         return super().iterate(cx)
 
-    def listed(self, cx: Trace) -> list[Value]:
+    def listed(self, cx: Context) -> list[Value]:
         iterator = self.iterate(cx)
         self.foretell(cx)
         return iterator.drain(cx)
 
-    def foretell(self, cx: Trace) -> None:
+    def foretell(self, cx: Context) -> None:
         if not self.told_length(cx, "__len__"):
             self.told_length(cx, "__length_hint__")
 
-    def told_length(self, cx: Trace, name: str) -> bool:
+    def told_length(self, cx: Context, name: str) -> bool:
         """Whether the class has the method in Python and it gives a number. A TypeError does not matter."""
         length = cx.unless_missing(lambda: self.special(cx, name, []), TypeError)
         if length is None or not issubclass(length.pytype(), int):
@@ -384,7 +384,7 @@ class ObjectValue(Value):
             raw is MISSING or not is_data_descriptor(raw) or is_slot(raw)
         )
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         if self.source is None:
             return
         self.rebuild_namespace(out)
@@ -396,7 +396,7 @@ class ObjectValue(Value):
             if isinstance(value, Value):
                 self.replay_store(out, name, value)
 
-    def replay_store(self, out: Builder, name: str, value: Value) -> None:
+    def replay_store(self, out: Writer, name: str, value: Value) -> None:
         if self.stores_plainly(name):
             out.value(self)
             out.value(value)
@@ -405,7 +405,7 @@ class ObjectValue(Value):
         else:
             self.rebuild_attribute(out, name, value)
 
-    def replay_removal(self, out: Builder, name: str) -> None:
+    def replay_removal(self, out: Writer, name: str) -> None:
         raw = class_lookup(self.cls, name)
         if self.stores_plainly(name):
             out.value(self)
@@ -418,7 +418,7 @@ class ObjectValue(Value):
             out.const(name)
             out.emit("DELETE_SUBSCR")
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         new = self.cls.__new__
         out.callee(new if isinstance(new, types.BuiltinFunctionType) else object.__new__)
         out.const(self.cls)
@@ -426,17 +426,17 @@ class ObjectValue(Value):
         out.remember(self)
         self.rebuild_attributes(out)
 
-    def rebuild_namespace(self, out: Builder) -> None:
+    def rebuild_namespace(self, out: Writer) -> None:
         for value in self.new_namespace():
             call_hook(out, object.__setattr__, self, ConstantValue("__dict__"), value)
 
-    def rebuild_attributes(self, out: Builder) -> None:
+    def rebuild_attributes(self, out: Writer) -> None:
         self.rebuild_namespace(out)
         for name, value in self.stored.items():
             if isinstance(value, Value):
                 self.rebuild_attribute(out, name, value)
 
-    def rebuild_attribute(self, out: Builder, name: str, value: Value) -> None:
+    def rebuild_attribute(self, out: Writer, name: str, value: Value) -> None:
         """Stores an attribute past all hooks of the class."""
         raw = class_lookup(self.cls, name)
         if raw is MISSING or not is_data_descriptor(raw) or is_slot(raw):
@@ -458,18 +458,18 @@ def is_slot(raw: Any) -> bool:
     return isinstance(raw, types.MemberDescriptorType)
 
 
-def call_hook(out: Builder, hook: object, *args: Value) -> None:
+def call_hook(out: Writer, hook: object, *args: Value) -> None:
     """A call whose result is dropped."""
     out.call_function(hook, args)
     out.emit("POP_TOP")
 
 
-def wrap_exception(cx: Trace, real: BaseException, source: Source) -> Value:
+def wrap_exception(cx: Context, real: BaseException, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     return ExceptionValue(type(real), None, source, real)
 
 
-def wrap_object(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_object(cx: Context, real: Any, source: Source) -> Value:
     """Any object with attributes; the kinds with a wrapper of their own never get here."""
     cls = type(real)
     if issubclass(cls, BaseException):
@@ -502,14 +502,14 @@ class OpaqueValue(Value):
 
     ends_late = is_pending
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("unknown-function", self.describe())
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         raise unsupported("unknown-object", f"{self.describe()}.{name}")
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("unknown-object", f"{self.describe()}.{name}()")
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         raise unsupported("unknown-object", f"iterating {self.describe()}")

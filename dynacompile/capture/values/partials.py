@@ -16,8 +16,8 @@ from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.source import Attr, Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class PartialValue(CallableValue):
@@ -28,15 +28,15 @@ class PartialValue(CallableValue):
     def pytype(self) -> type:
         return functools.partial
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if self.source is not None or hasattr(functools.partial, name):
             raise unsupported("setattr", f"{self.describe()}.{name} = ...")
         self.attributes[name] = value
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.function.call(cx, [*self.args, *args], {**self.kwargs, **kwargs})
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
         if name == "func":
@@ -47,13 +47,13 @@ class PartialValue(CallableValue):
             return DictValue.of([(ConstantValue(k), v) for k, v in self.kwargs.items()])
         return super().get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(functools.partial, name) or name in self.attributes
 
     def children(self) -> Sequence[Value]:
         return [self.function, *self.args, *self.kwargs.values(), *self.attributes.values()]
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(functools.partial)
         out.value(self.function)
         for arg in (*self.args, *self.kwargs.values()):
@@ -67,7 +67,7 @@ class PartialValue(CallableValue):
 
 
 @wraps(functools.partial)
-def wrap_partial(cx: Trace, real: functools.partial, source: Source) -> Value:
+def wrap_partial(cx: Context, real: functools.partial, source: Source) -> Value:
     cx.guard("TYPE", source, functools.partial)
     cx.guard("LENGTH", Attr(source, "args"), len(real.args))
     cx.guard("DICT_KEYS", Attr(source, "keywords"), tuple(real.keywords))
@@ -77,7 +77,7 @@ def wrap_partial(cx: Trace, real: functools.partial, source: Source) -> Value:
 
 
 @handles(functools.partial)
-def row_partial(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_partial(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     function = args[0]
     if isinstance(function, PartialValue):
         return PartialValue(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})

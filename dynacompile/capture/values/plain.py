@@ -11,7 +11,7 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 
 def plain(value: Value) -> Any:
@@ -33,7 +33,7 @@ def fail(value: Value) -> Any:
     raise NotConstant(value.describe())
 
 
-def tracked(cx: Trace, real: Any) -> Value:
+def tracked(cx: Context, real: Any) -> Value:
     """The value of what a pure function gave."""
     if type(real) is list:
         return ListValue([tracked(cx, item) for item in real])

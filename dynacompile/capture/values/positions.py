@@ -21,9 +21,8 @@ from dynacompile.capture.values.sequence import ListValue, SequenceIterator, Seq
 from dynacompile.capture.values.symbolic import SymbolicInt
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.resume import RecipeWriter
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import LeafWriter, Writer
 
 KINDS = frozenset({list, tuple, range, str, bytes, torch.Size})  # whose iterators count from 0, and can be set
 
@@ -63,7 +62,7 @@ class Advanced(Value):
     def children(self) -> Sequence[Value]:
         return (self.base,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.value(self.base)
         out.const(self.by)
         out.emit("BINARY_OP", 0)
@@ -87,7 +86,7 @@ class StateValue(Value):
     def children(self) -> Sequence[Value]:
         return (self.sequence, self.index)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(ahead)
         out.value(self.sequence)
         out.value(self.index)
@@ -111,7 +110,7 @@ class GivenIterator(IteratorValue):
     def real(self) -> Any:
         return self.sequence.real if isinstance(self.sequence, Lazy) else self.sequence.pytype()()
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         if self.rest is None and isinstance(self.item, Lazy) and not self.may_have_changed(cx):
             item, self.item = self.item, None
             if item.real is END:
@@ -125,11 +124,11 @@ class GivenIterator(IteratorValue):
             self.rest = self.resolved(cx)
         return self.rest.next(cx)
 
-    def may_have_changed(self, cx: Trace) -> bool:
+    def may_have_changed(self, cx: Context) -> bool:
         """Whether a list was changed since the next item was looked up, which may be this one."""
         return isinstance(self.real(), list) and any(isinstance(v, ListValue) for v in cx.effects.touched)
 
-    def resolved(self, cx: Trace) -> IteratorValue:
+    def resolved(self, cx: Context) -> IteratorValue:
         index, sequence = cx.force(self.index), cx.force(self.sequence)
         if isinstance(index, SymbolicInt):
             raise unsupported("in-loop", "its position varies")
@@ -141,7 +140,7 @@ class GivenIterator(IteratorValue):
     def children(self) -> Sequence[Value]:
         return (self.sequence, self.index) if self.rest is None else (self.rest,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.rest is not None:
             self.rest.rebuild(out)
             return
@@ -153,6 +152,13 @@ class GivenIterator(IteratorValue):
         if self.rest is not None:
             return state_of(self.rest)
         return StateValue(self.sequence, advanced(self.index, self.taken))
+
+
+class GivenIterators:
+    """all: the iterators of loops that the frame goes on with."""
+
+    def __init__(self) -> None:
+        self.all: list[GivenIterator] = []
 
 
 def iterator_at(sequence: Value, index: int) -> IteratorValue | None:
@@ -197,7 +203,7 @@ def can_hand_on(value: Value, alone: Callable[[Value], bool]) -> bool:
     return False
 
 
-def hand_on(value: IteratorValue, out: RecipeWriter) -> None:
+def hand_on(value: IteratorValue, out: LeafWriter) -> None:
     """The instructions by which a resume function makes the iterator again."""
     state = state_of(value)
     if state is None:
@@ -209,10 +215,10 @@ def hand_on(value: IteratorValue, out: RecipeWriter) -> None:
 
 
 @handles(positioned)
-def row_positioned(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_positioned(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (state,) = args
     if not isinstance(state, TupleValue):
         raise unsupported("unknown-object", state.describe())
     made = GivenIterator(*state.items)
-    cx.given.append(made)
+    cx.state(GivenIterators).all.append(made)
     return made

@@ -16,7 +16,7 @@ from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 
 class PythonModuleValue(Value):
@@ -32,10 +32,10 @@ class PythonModuleValue(Value):
     def identity(self) -> Any:
         return self.real
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if isinstance(found := cx.lookup(type(self.real), name), property) and self.real is deterministic and found.fget is not None:
             return cx.call_real(found.fget, Constant(found.fget, name), [self])  # type: ignore[arg-type]
         if is_trusted(self.real.__name__):
@@ -53,18 +53,18 @@ class PythonModuleValue(Value):
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         return cx.global_of(self.real.__dict__, name, lambda: cx.wrap(self.real.__dict__[name], DictAttr(self.source, name)))
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         found = cx.lookup(type(self.real), name)
         if not isinstance(found, property) or self.real is not deterministic or found.fset is None:
             return super().set_attr(cx, name, value)
         cx.call_real(found.fset, Constant(found.fset, name), [self, value])  # type: ignore[arg-type]
 
-    def is_plain(self, cx: Trace, name: str) -> bool:
+    def is_plain(self, cx: Context, name: str) -> bool:
         """Whether no code of a subclass of modules decides about an attribute."""
         own = any(isinstance(cx.lookup(type(self.real), hook), types.FunctionType) for hook in ("__getattr__", "__getattribute__"))
         return not own and not hasattr(type(cx.lookup(type(self.real), name)), "__get__")
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         if not is_trusted(self.real.__name__):
             if name not in self.real.__dict__ and ("__getattr__" in self.real.__dict__ or not self.is_plain(cx, name)):
                 raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
@@ -75,6 +75,6 @@ class PythonModuleValue(Value):
 
 
 @wraps(types.ModuleType)
-def wrap_python_module(cx: Trace, real: types.ModuleType, source: Source) -> Value:
+def wrap_python_module(cx: Context, real: types.ModuleType, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return PythonModuleValue(real, source)

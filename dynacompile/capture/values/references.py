@@ -15,8 +15,8 @@ from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Applied, Referent, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class Reference(Value):
@@ -25,28 +25,28 @@ class Reference(Value):
     def pytype(self) -> type:
         return weakref.ref
 
-    def target(self, cx: Trace) -> Value:
+    def target(self, cx: Context) -> Value:
         """What it refers to."""
         raise NotImplementedError(type(self).__name__)
 
     def identity(self) -> Any:
         raise unsupported("unknown-object", "a weak reference that is compared by identity, or a key,")
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return True
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args or kwargs:
             raise unsupported("would-raise", "a weak reference takes no arguments")
         return self.target(cx)
 
-    def equals(self, cx: Trace, other: Value) -> bool:
+    def equals(self, cx: Context, other: Value) -> bool:
         if not isinstance(other, Reference):
             return False
         mine, theirs = self.target(cx), other.target(cx)
         return mine is theirs or cx.equal(mine, theirs)
 
-    def is_same(self, cx: Trace, other: Value) -> bool:
+    def is_same(self, cx: Context, other: Value) -> bool:
         return isinstance(other, Reference) and self.target(cx) is other.target(cx)
 
 
@@ -56,11 +56,11 @@ class WeakReference(Reference):
     def __init__(self, real: weakref.ref, source: Source):
         self.real, self.source = real, source
 
-    def target(self, cx: Trace) -> Value:
+    def target(self, cx: Context) -> Value:
         target = self.real()
         if target is None or type(self.real) is not weakref.ref or self.real.__callback__ is not None:
             raise unsupported("unknown-object", f"what {self.source.text()} refers to")
-        found = cx.known.get(id(target))
+        found = cx.known_value(target)
         if found is None:
             return cx.wrap(target, Referent(self.source))
         cx.guard("ID", found.source, identity(target))
@@ -73,7 +73,7 @@ class MadeReference(Reference):
     def __init__(self, referred: Value):
         self.referred = referred
 
-    def target(self, cx: Trace) -> Value:
+    def target(self, cx: Context) -> Value:
         held = (value for frame in cx.frames for value in (*frame.slots, *frame.stack))
         if self.referred.source is None and all(value is not self.referred for value in held):
             raise unsupported("lifetime", "what a weak reference to an object of the frame refers to")
@@ -82,10 +82,17 @@ class MadeReference(Reference):
     def children(self) -> Sequence[Value]:
         return (self.referred,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         if self.referred.source is None and out.uses.get(self.referred, 0) < 2:  # residual code would hold it, and nothing of the program does
             raise unsupported("rebuild", "a weak reference to an object that nothing else holds")
         out.call_function(weakref.ref, [self.referred])
+
+
+class MadeReferences:
+    """Weak references that the frame made, by what they refer to, which has one."""
+
+    def __init__(self) -> None:
+        self.by_target: dict[Value, MadeReference] = {}
 
 
 class WeakProxy(Value):
@@ -97,34 +104,34 @@ class WeakProxy(Value):
     def pytype(self) -> type:
         return weakref.ProxyType
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return self.owner.truth(cx)
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         return self.owner.length(cx)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return self.owner.get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return self.owner.has_attr(cx, name)
 
-    def set_attr(self, cx: Trace, name: str, value: Value) -> None:
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
         self.owner.set_attr(cx, name, value)
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         return self.owner.get_item(cx, key)
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         self.owner.set_item(cx, key, value)
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         return self.owner.contains(cx, item)
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.owner.call(cx, args, kwargs)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.owner.method(cx, name, args, kwargs)
 
 
@@ -134,7 +141,7 @@ def owner_of(proxy: Any) -> Any:
 
 
 @wraps(weakref.ProxyType, weakref.CallableProxyType)
-def wrap_proxy(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_proxy(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     try:
         owner = owner_of(real)
@@ -148,18 +155,18 @@ WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakr
 
 
 @handles(*WEAK_CONTAINERS)
-def row_weak(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_weak(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("unknown-function", "making a weak container")
 
 
 @wraps(weakref.ref)
-def wrap_reference(cx: Trace, real: weakref.ref, source: Source) -> Value:
+def wrap_reference(cx: Context, real: weakref.ref, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return WeakReference(real, source)
 
 
 @handles(weakref.ref)
-def row_reference(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_reference(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
         raise unsupported("unknown-function", "a weak reference with a callback")
-    return cx.made_references.setdefault(args[0], MadeReference(args[0]))
+    return cx.state(MadeReferences).by_target.setdefault(args[0], MadeReference(args[0]))

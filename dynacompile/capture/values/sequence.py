@@ -15,8 +15,8 @@ from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.ir.source import Item, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 class SequenceValue(Value):
@@ -28,23 +28,23 @@ class SequenceValue(Value):
     def pytype(self) -> type:
         return self.cls
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return bool(self.items)
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         return len(self.items)
 
-    def at(self, cx: Trace, index: int) -> Value:
+    def at(self, cx: Context, index: int) -> Value:
         return self.settled(index)
 
-    def elements(self, cx: Trace) -> list[Value]:
+    def elements(self, cx: Context) -> list[Value]:
         items = self.items
         for i, item in enumerate(items):
             if isinstance(item, Lazy):
                 items[i] = item.force()
         return list(items)
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         index = index_of(cx, key)
         if isinstance(index, slice):
             return self.like(self.items[index])
@@ -56,24 +56,24 @@ class SequenceValue(Value):
         """A slice or repetition of self."""
         raise NotImplementedError(type(self).__name__)
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         for own in self.elements(cx):
             if own is item or cx.equal(own, item):
                 return ConstantValue(True)
         return ConstantValue(False)
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         return SequenceIterator(self)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if not hasattr(self.cls, name):
             raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         return builtin_attribute(cx, self, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(self.cls, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "index" and len(args) == 1:
             for i, own in enumerate(self.elements(cx)):
                 if own is args[0] or cx.equal(own, args[0]):
@@ -126,7 +126,7 @@ class TupleValue(SequenceValue):
     def fields(self) -> tuple[str, ...]:
         return getattr(self.cls, "_fields", getattr(self.cls, "__match_args__", ()))
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in self.fields():
             return self.at(cx, self.fields().index(name))
         if self.cls is not tuple and name not in ("_replace", "_asdict", "_make", "__new__"):
@@ -135,7 +135,7 @@ class TupleValue(SequenceValue):
                 return found
         return super().get_attr(cx, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "_replace" and not args:
             items = [kwargs.pop(f, item) for f, item in zip(self.fields(), self.items)]
             return TupleValue(items, self.cls)
@@ -147,10 +147,10 @@ class TupleValue(SequenceValue):
             return TupleValue(args[0].elements(cx), self.cls)
         return super().method(cx, name, args, kwargs)
 
-    def base_method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return TupleValue(self.items).method(cx, name, args, kwargs)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         user = self.cls.__flags__ & HEAP_TYPE and self.cls is not torch.Size
         if self.cls is not tuple:
             out.callee(tuple.__new__ if user else self.cls)
@@ -175,7 +175,7 @@ class ListValue(SequenceValue):
     def like(self, items: Sequence[Value]) -> Value:
         return ListValue(items)
 
-    def set_item(self, cx: Trace, key: Value, value: Value) -> None:
+    def set_item(self, cx: Context, key: Value, value: Value) -> None:
         index = index_of(cx, key)
         if isinstance(index, slice):
             new = value.elements(cx)
@@ -189,14 +189,14 @@ class ListValue(SequenceValue):
         cx.effects.touch(self)
         self.items[index] = value
 
-    def del_item(self, cx: Trace, key: Value) -> None:
+    def del_item(self, cx: Context, key: Value) -> None:
         index = index_of(cx, key)
         if not isinstance(index, slice) and not -len(self.items) <= index < len(self.items):
             raise unsupported("would-raise", "list assignment index out of range")
         cx.effects.touch(self)
         del self.items[index]
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "copy" and not args:
             return ListValue(self.items)
         row = LIST_METHODS.get(name)
@@ -208,7 +208,7 @@ class ListValue(SequenceValue):
     def replay_values(self) -> Sequence[Value]:
         return self.items
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         for item in self.items:
             out.value(item)
         out.emit("BUILD_LIST", len(self.items))
@@ -218,19 +218,19 @@ class ListValue(SequenceValue):
         out.emit("BUILD_SLICE", 2)
         out.emit("STORE_SUBSCR")
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         for item in self.items:
             out.value(item)
         out.emit("BUILD_LIST", len(self.items))
 
 
-def list_append(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def list_append(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (item,) = bind_arguments("append", ["item"], args, kwargs, {})
     self.items.append(item)
     return ConstantValue(None)
 
 
-def list_extend(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def list_extend(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (items,) = bind_arguments("extend", ["items"], args, kwargs, {})
     if isinstance(items, SequenceValue):
         self.items.extend(items.elements(cx))
@@ -242,13 +242,13 @@ def list_extend(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str,
     return ConstantValue(None)
 
 
-def list_insert(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def list_insert(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     index, item = bind_arguments("insert", ["index", "item"], args, kwargs, {})
     self.items.insert(index.constant(), item)
     return ConstantValue(None)
 
 
-def list_pop(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def list_pop(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (index,) = bind_arguments("pop", ["index"], args, kwargs, {"index": ConstantValue(-1)})
     at = index.constant()
     if not -len(self.items) <= at < len(self.items):
@@ -258,23 +258,23 @@ def list_pop(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Va
     return item
 
 
-def list_clear(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def list_clear(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.items.clear()
     return ConstantValue(None)
 
 
-def list_reverse(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def list_reverse(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.items.reverse()
     return ConstantValue(None)
 
 
-def list_remove(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def list_remove(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     at = self.method(cx, "index", args, kwargs).constant()
     del self.items[at]
     return ConstantValue(None)
 
 
-def list_sort(cx: Trace, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def list_sort(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.items = sort_values(cx, self.elements(cx), kwargs)
     return ConstantValue(None)
 
@@ -291,7 +291,7 @@ LIST_METHODS = {
 }
 
 
-def sort_values(cx: Trace, values: Sequence[Value], kwargs: dict[str, Value]) -> list[Value]:
+def sort_values(cx: Context, values: Sequence[Value], kwargs: dict[str, Value]) -> list[Value]:
     """sorted(), by comparisons as Python makes them."""
     key = kwargs.get("key")
     keys = [v if key is None or isinstance(key, ConstantValue) and key.value is None else key.call(cx, [v], {}) for v in values]
@@ -323,13 +323,13 @@ class SequenceIterator(IteratorValue):
     def remaining(self) -> int | None:
         return 0 if self.done else len(self.sequence.items) - self.index
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__setstate__" and len(args) == 1:
             self.index = args[0].constant()
             return ConstantValue(None)
         return super().method(cx, name, args, kwargs)
 
-    def next(self, cx: Trace) -> Value | None:
+    def next(self, cx: Context) -> Value | None:
         if self.done or self.index >= len(self.sequence.items):
             self.done = True
             return None
@@ -339,7 +339,7 @@ class SequenceIterator(IteratorValue):
     def children(self) -> Sequence[Value]:
         return (self.sequence,)
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         out.callee(iter)
         if self.done:
             out.const(())
@@ -351,7 +351,7 @@ class SequenceIterator(IteratorValue):
             out.call_method_on_top("__setstate__", self.index)
 
 
-def index_of(cx: Trace, key: Value) -> int | slice:
+def index_of(cx: Context, key: Value) -> int | slice:
     """A subscript of a list or tuple."""
     try:
         own = cx.class_attribute(key, "__index__") if key.source is None and not isinstance(key, (ConstantValue, SliceValue)) else None
@@ -381,6 +381,6 @@ def is_namedtuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields") and cls.__new__ is not tuple.__new__
 
 
-def wrap_namedtuple(cx: Trace, real: Any, source: Source) -> Value:
+def wrap_namedtuple(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     return TupleValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(tuple.__iter__(real))], type(real), source)

@@ -11,12 +11,12 @@ from dynacompile.capture.values.mapping import DictView
 from dynacompile.capture.values.sets import UNORDERED, SetValue
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 SET_METHODS = {"or_": "union", "and_": "intersection", "sub": "difference", "xor": "symmetric_difference"}
 
 
-def set_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | None:
+def set_binary(cx: Context, name: str, left: Value, right: Value) -> Value | None:
     """Of sets, frozen ones and the views of dicts; None for other values."""
     views = [isinstance(v, DictView) and v.kind != "values" for v in (left, right)]
     if not views[0] and not all(view or issubclass(v.pytype(), (set, frozenset)) for v, view in zip((left, right), views)):
@@ -32,7 +32,7 @@ def set_binary(cx: Trace, name: str, left: Value, right: Value) -> Value | None:
     return cx.pure(frozenset, [ConstantValue(tuple(v.constant() for v in found.content.values()))], {})  # type: ignore[attr-defined]
 
 
-def equal_views(cx: Trace, left: Value, right: Value) -> bool:
+def equal_views(cx: Context, left: Value, right: Value) -> bool:
     """Views compare as sets do, those of values by identity."""
     if left is right or any(isinstance(v, DictView) and v.kind == "values" for v in (left, right)):
         return left is right

@@ -13,8 +13,8 @@ from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.source import Constant, Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 
 RELATIONS = {"issubset": "__le__", "issuperset": "__ge__", "isdisjoint": "isdisjoint"}
@@ -42,16 +42,16 @@ class SetValue(Value):
     def pytype(self) -> type:
         return set
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return bool(self.content)
 
-    def length(self, cx: Trace) -> int:
+    def length(self, cx: Context) -> int:
         return len(self.content)
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         return ConstantValue(key_of(item) in self.content)
 
-    def elements(self, cx: Trace) -> list[Value]:
+    def elements(self, cx: Context) -> list[Value]:
         """Elements in the order that Python's set would give, known for constants only."""
         if len(self.content) <= 1:
             return list(self.content.values())
@@ -64,15 +64,15 @@ class SetValue(Value):
             ordered.add(key)
         return [self.content[key] for key in ordered]
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         return SequenceIterator(TupleValue(self.elements(cx)))
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if not hasattr(set, name):
             raise raises(AttributeError, f"'set' object has no attribute {name!r}")
         return builtin_attribute(cx, self, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.source is not None and name in CHANGES:
             self.note(cx, name, args)
         if name == "add" and len(args) == 1:
@@ -112,7 +112,7 @@ class SetValue(Value):
             raise unsupported("unknown-operation", f"set.{name}()")
         return ConstantValue(None)
 
-    def note(self, cx: Trace, name: str, args: list[Value]) -> None:
+    def note(self, cx: Context, name: str, args: list[Value]) -> None:
         """Keeps a change for the replay."""
         if name not in REPLAYED or len(args) != (name != "clear") or name == "remove" and key_of(args[0]) not in self.content:
             raise unsupported("mutation", f"{self.describe()}.{name}()")
@@ -123,7 +123,7 @@ class SetValue(Value):
     def replay_values(self) -> Sequence[Value]:
         return [value for _, args in self.log for value in args]
 
-    def replay(self, out: Builder) -> None:
+    def replay(self, out: Writer) -> None:
         for change, args in self.log:
             out.callee(change)
             out.value(self)
@@ -135,14 +135,14 @@ class SetValue(Value):
     def children(self) -> Sequence[Value]:
         return list(self.content.values())
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         for element in self.content.values():
             out.value(element)
         out.emit("BUILD_SET", len(self.content))
 
 
 @wraps(set)
-def wrap_set(cx: Trace, real: set, source: Source) -> Value:
+def wrap_set(cx: Context, real: set, source: Source) -> Value:
     if any(type(element) not in (str, int, bytes, type(None)) and not is_identity_key(element) for element in real):
         raise unsupported("unknown-object", f"{source.text()}, a set of objects")
     cx.guard("TYPE", source, set)

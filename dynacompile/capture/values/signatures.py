@@ -13,11 +13,11 @@ from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Attr, Constant, DictAttr
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 
 @handles(inspect.signature)
-def row_signature(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_signature(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of the innermost function where decorators wrap others, as Python's is."""
     bound = bool(args) and isinstance(args[0], BoundMethod)
     function = args[0].function if bound else args[0]  # type: ignore[attr-defined]

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.operator_names import BINARY, INPLACE, UNARY
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.ir.namespaces import class_lookup
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType)
 OPERATORS = {method: name for name, method in UNARY.items() if name != "inv"} | {f"__{name}__": name for name in INPLACE}
@@ -26,7 +27,7 @@ BY_IDENTITY = {"__eq__": True, "__ne__": False}  # what object's own give of the
 BUILTINS: dict[str, Callable] = {"__str__": str, "__repr__": repr, "__hash__": hash, "__bool__": bool, "__len__": len, "__iter__": iter}
 
 
-def slot_method(cx: Trace, value: Value, name: str, args: list[Value]) -> Value | None:
+def slot_method(cx: Context, value: Value, name: str, args: list[Value]) -> Value | None:
     """value.name(*args); None where the class does not define it in C, or it is no slot that is known here."""
     raw = class_lookup(value.pytype(), name)
     if not isinstance(raw, IN_C):
@@ -36,7 +37,7 @@ def slot_method(cx: Trace, value: Value, name: str, args: list[Value]) -> Value 
     if name in OPERATORS or name in REFLECTED:
         return by_operator(cx, value, name, args, raw.__objclass__)
     if name in BUILTINS and not args:
-        return cx.call_builtin(BUILTINS[name], [value])
+        return HANDLERS[BUILTINS[name]](cx, [value], {})
     match name, args:
         case "__call__", _:
             return value.call(cx, args, {})
@@ -63,7 +64,7 @@ def slot_method(cx: Trace, value: Value, name: str, args: list[Value]) -> Value 
     return None
 
 
-def by_operator(cx: Trace, value: Value, name: str, args: list[Value], owner: type) -> Value | None:
+def by_operator(cx: Context, value: Value, name: str, args: list[Value], owner: type) -> Value | None:
     """An operator, between values of which the class of the slot knows both."""
     if not all(issubclass(arg.pytype(), owner) for arg in args):
         return None

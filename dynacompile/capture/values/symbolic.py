@@ -23,9 +23,9 @@ from dynacompile.ir.shapes import LARGEST, as_static, unbacked
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.residual import Builder
     from dynacompile.capture.symbols import Symbols
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 # Operators that torch.SymInt computes as Python does, for ints of any sign.
 ARITHMETIC = frozenset({"add", "sub", "mul"})
@@ -43,6 +43,12 @@ EXACT = 2**53  # ints up to which floats know each
 MOST_TERMS = 24  # of a formula, so that the stack of the native machine holds it
 
 
+def owner_of(shown: Unbacked) -> Value:
+    """The tensor that a number which depends on values can be read from."""
+    assert isinstance(shown.owner, Value)
+    return shown.owner
+
+
 class SymbolicInt(Value):
     """sym: its value in terms of symbols. source: where the int itself is, when it existed before the frame."""
 
@@ -58,29 +64,29 @@ class SymbolicInt(Value):
     def constant(self) -> int:
         return int(self.sym)
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return bool(self.sym != 0)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("real", "numerator"):
             return self
         if name in ("imag", "denominator"):
             return ConstantValue(0 if name == "imag" else 1)
         return Method(self, name) if hasattr(int, name) else ConstantValue(self.constant()).get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(int, name)
 
-    def get_item(self, cx: Trace, key: Value) -> Value:
+    def get_item(self, cx: Context, key: Value) -> Value:
         return ConstantValue(self.constant()).get_item(cx, key)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return ConstantValue(self.constant()).method(cx, name, args, kwargs)
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         raise unsupported("would-raise", "argument of type 'int' is not iterable")
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         raise unsupported("would-raise", "'int' object is not iterable")
 
     def argument(self) -> tuple[Any, Any]:
@@ -90,9 +96,9 @@ class SymbolicInt(Value):
         return number, number
 
     def children(self) -> Sequence[Value]:
-        return [self.symbols.unbacked[s].owner for s in unbacked(self.sym)]
+        return [owner_of(self.symbols.unbacked[s]) for s in unbacked(self.sym)]
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         number = as_static(self.sym)
         if isinstance(number, int):
             out.const(number)
@@ -117,7 +123,7 @@ class SymbolicBool(Value):
     def pytype(self) -> type:
         return bool
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return bool(self.sym)
 
     def constant(self) -> bool:
@@ -144,22 +150,22 @@ class SymbolicFloat(Value):
         self.symbols.rely("same", self.formula, value)
         return value
 
-    def truth(self, cx: Trace) -> bool:
+    def truth(self, cx: Context) -> bool:
         return decided(self.symbols, "ne", self.formula, 0)
 
-    def get_attr(self, cx: Trace, name: str) -> Value:
+    def get_attr(self, cx: Context, name: str) -> Value:
         return self if name == "real" else Method(self, name) if hasattr(float, name) else ConstantValue(self.constant()).get_attr(cx, name)
 
-    def has_attr(self, cx: Trace, name: str) -> bool:
+    def has_attr(self, cx: Context, name: str) -> bool:
         return hasattr(float, name)
 
-    def method(self, cx: Trace, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return ConstantValue(self.constant()).method(cx, name, args, kwargs)
 
-    def contains(self, cx: Trace, item: Value) -> Value:
+    def contains(self, cx: Context, item: Value) -> Value:
         raise unsupported("would-raise", "argument of type 'float' is not iterable")
 
-    def iterate(self, cx: Trace) -> IteratorValue:
+    def iterate(self, cx: Context) -> IteratorValue:
         raise unsupported("would-raise", "'float' object is not iterable")
 
     def argument(self) -> tuple[Any, Any]:
@@ -168,11 +174,11 @@ class SymbolicFloat(Value):
             return self.symbols.value(self.formula), self.symbols.value(self.formula)
         return number, number
 
-    def rebuild(self, out: Builder) -> None:
+    def rebuild(self, out: Writer) -> None:
         emit(out, self.formula.expression, self.formula.quantities)
 
 
-def emit(out: Builder, expression: Expression, quantities: Sequence[Any]) -> None:
+def emit(out: Writer, expression: Expression, quantities: Sequence[Any]) -> None:
     """Residual code that pushes the value of an expression."""
     operation, *operands = expression
     if operation == "constant":
@@ -182,7 +188,7 @@ def emit(out: Builder, expression: Expression, quantities: Sequence[Any]) -> Non
     elif operation == "quantity":
         quantity = quantities[operands[0]]
         if isinstance(quantity, Unbacked):
-            out.value(quantity.owner)
+            out.value(owner_of(quantity))
             out.load_method("item" if quantity.dim is None else "size")
             if quantity.dim is not None:
                 out.const(quantity.dim)
@@ -217,7 +223,7 @@ def is_int(value: Value) -> bool:
     return isinstance(value, SymbolicInt) or isinstance(value, ConstantValue) and type(value.value) in (int, bool)
 
 
-def symbolic_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def symbolic_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """operator.name(*args) of numbers of which one is symbolic; None where it has no symbolic form."""
     if not any(isinstance(a, (SymbolicInt, SymbolicFloat)) for a in args):
         return None
@@ -248,7 +254,7 @@ def symbolic_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | No
     return cx.of(bool(found))
 
 
-def real_operator(cx: Trace, name: str, args: Sequence[Value]) -> Value | None:
+def real_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """operator.name(*args) of numbers of which one is symbolic, and whose result is a float or a comparison."""
     if name == "pos":
         return args[0]
@@ -310,7 +316,7 @@ def length(expression: Expression) -> int:
     return 1 if operation in ("constant", "given", "quantity") else 1 + sum(map(length, operands))
 
 
-def symbolic_function(cx: Trace, function: Callable, args: Sequence[Value]) -> Value | None:
+def symbolic_function(cx: Context, function: Callable, args: Sequence[Value]) -> Value | None:
     """function(number) of a symbolic number, or math.pow(base, exponent); None where it has no symbolic form."""
     if function is math.pow:
         return symbolic_power(cx, args)
@@ -330,7 +336,7 @@ def symbolic_function(cx: Trace, function: Callable, args: Sequence[Value]) -> V
     return cx.of(cx.symbols.number_of(made))
 
 
-def symbolic_power(cx: Trace, args: Sequence[Value]) -> Value | None:
+def symbolic_power(cx: Context, args: Sequence[Value]) -> Value | None:
     """math.pow(base, exponent), which is `**` of floats for a positive base."""
     if len(args) != 2 or not any(isinstance(a, (SymbolicInt, SymbolicFloat)) for a in args) or cx.symbols is None:
         return None
@@ -340,7 +346,7 @@ def symbolic_power(cx: Trace, args: Sequence[Value]) -> Value | None:
     return float_value(cx.symbols, "pow", formula("tofloat", base), formula("tofloat", exponent))
 
 
-def divided(cx: Trace, name: str, number: Any, divisor: Any) -> Value | None:
+def divided(cx: Context, name: str, number: Any, divisor: Any) -> Value | None:
     """number // divisor, or %, of operands whose signs are guarded: torch's are Python's for a number that is not negative and a positive divisor.
     None where Python raises."""
     if divisor == 0:
@@ -355,7 +361,7 @@ def divided(cx: Trace, name: str, number: Any, divisor: Any) -> Value | None:
     return cx.of(quotient if name == "floordiv" else (number - quotient * divisor) * sign)
 
 
-def symbolic_extreme(cx: Trace, function: Callable, args: Sequence[Value]) -> Value | None:
+def symbolic_extreme(cx: Context, function: Callable, args: Sequence[Value]) -> Value | None:
     """max() or min() of ints, or of floats, of which one is symbolic; None for others."""
     if len(args) > 1 and any(isinstance(a, SymbolicFloat) for a in args) and cx.symbols is not None:
         terms = [term_of(cx.symbols, a) for a in args if a.pytype() is float]

@@ -18,7 +18,7 @@ from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
-    from dynacompile.capture.trace import Trace
+    from dynacompile.capture.values.context import Context
 
 SPELLED = (typing.Union, typing.List, typing.List[int], typing.Union[int, str], typing.Literal[1])  # noqa: UP006, UP007
 FORMS = tuple(type(form) for form in SPELLED)
@@ -28,7 +28,7 @@ HINTS = tuple(dict.fromkeys((*FORMS, types.UnionType, types.GenericAlias, typing
 class HintValue(ConstantValue):
     """An annotation such as `Box[int]`. Calling it makes an object of its class."""
 
-    def call(self, cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(self.value, typing.NewType):
             (value,) = args
             return value
@@ -42,7 +42,7 @@ class HintValue(ConstantValue):
 
 
 @wraps(*HINTS)
-def wrap_hint(cx: Trace, real: object, source: Source) -> Value:
+def wrap_hint(cx: Context, real: object, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return HintValue(real, source)
 
@@ -55,17 +55,17 @@ def hint(value: Value) -> object:
 
 
 @handles(typing.get_origin)
-def row_origin(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_origin(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return described(cx, typing.get_origin(hint(args[0])))
 
 
 @handles(typing.get_args)
-def row_args(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_args(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return TupleValue([described(cx, part) for part in typing.get_args(hint(args[0]))])
 
 
 @handles(typing.get_type_hints)
-def row_hints(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_hints(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of a function that the frame made: its annotations, where none is a text that Python would evaluate."""
     function = args[0]
     if not isinstance(function, FunctionValue) or function.real is not None or kwargs or len(args) > 1:
@@ -86,5 +86,5 @@ def is_none(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.value is None
 
 
-def described(cx: Trace, part: object) -> Value:
+def described(cx: Context, part: object) -> Value:
     return HintValue(part) if isinstance(part, HINTS) else cx.of(part)

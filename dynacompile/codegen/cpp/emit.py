@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from dynacompile.codegen.cpp import attention, product
+import dynacompile.codegen.cpp.attention as attention
+import dynacompile.codegen.cpp.product as product
 from dynacompile.codegen.cpp.column import Column
 from dynacompile.codegen.cpp.frame import Frame, decode
 from dynacompile.codegen.cpp.plan import GRAIN, Choice, Plan, choices, plan

@@ -8,7 +8,7 @@ from textwrap import indent
 
 import torch
 
-from dynacompile.codegen.triton import scalars
+import dynacompile.codegen.triton.scalars as scalars
 from dynacompile.codegen.triton.indexing import Dim, needs_int64
 from dynacompile.codegen.triton.tiles import Tiling
 from dynacompile.codegen.triton.values import Values

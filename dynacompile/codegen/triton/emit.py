@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
 
-from dynacompile.codegen.triton import scalars
+import dynacompile.codegen.triton.scalars as scalars
 from dynacompile.codegen.triton.scans import is_reverse, scan_in_loop
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling
 from dynacompile.codegen.triton.values import Values

@@ -15,7 +15,7 @@ from collections.abc import Set
 from math import prod
 from textwrap import indent
 
-from dynacompile.codegen.triton import scalars
+import dynacompile.codegen.triton.scalars as scalars
 from dynacompile.codegen.triton.emit import HEADER, LIBDEVICE, device_functions, user_line
 from dynacompile.codegen.triton.indexing import Dim, needs_int64
 from dynacompile.codegen.triton.matrices import Operand, axes_of, operands_of, pair_of, results_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dynacompile.codegen.triton import scalars
+import dynacompile.codegen.triton.scalars as scalars
 from dynacompile.ir.loops import Nest, levels
 
 TOGETHER = 4  # sums in one reduction

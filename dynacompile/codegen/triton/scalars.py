@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from dynacompile.codegen.triton import scan_functions, trigonometry
+import dynacompile.codegen.triton.scan_functions as scan_functions
+import dynacompile.codegen.triton.trigonometry as trigonometry
 from dynacompile.errors import Unsupported
 
 POINTERS: dict[torch.dtype, str] = {

@@ -7,16 +7,17 @@ by (logaddexp), or whether the sum has started anew. A device function of `scan_
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from dynacompile.codegen.triton import scalars
+import dynacompile.codegen.triton.scalars as scalars
 from dynacompile.ir.loops import Nest, Op, Scan
 from dynacompile.ops.scalars import PLACES
 
 if TYPE_CHECKING:
-    from dynacompile.codegen.triton.values import Values
+    from dynacompile.codegen.triton.indexing import Dim
+    from dynacompile.codegen.triton.tiles import Tiling
 
 EXTREMA = {"max": "argmax", "min": "argmin"}
 WHOLE = {"scan_sum": "tl.cumsum", "scan_prod": "tl.cumprod"}
@@ -32,10 +33,29 @@ class Part:
     dtype: str
 
 
+class Emitted(Protocol):
+    """The values of a kernel that is being written, as scans see them; `values.Values` says what each of these is."""
+
+    nest: Nest
+    tiling: Tiling
+    joined: dict[int, int]
+    dims: dict[str, Dim]
+    shapes: dict[int, frozenset[str]]
+    fast: bool
+
+    def name(self, i: int) -> str: ...
+    def fresh_part(self, i: int, part: str) -> str: ...
+    def shape(self, dims: frozenset[str]) -> str: ...
+    def tile(self, i: int, text: str) -> str: ...
+    def whole_shape(self) -> str: ...
+    def note_indirect(self, i: int) -> list[str]: ...
+    def argument(self, i: int, literal: bool = False) -> str: ...
+
+
 class Scanned:
     """One scan that is being written. combine: the device function. finish: lines that make the result of the parts."""
 
-    def __init__(self, values: Values, i: int, op: Op):
+    def __init__(self, values: Emitted, i: int, op: Op):
         self.values, self.attr = values, op.attr
         source = values.nest.body[op.args[0]]
         kind = scalars.value(source.dtype)
@@ -89,7 +109,7 @@ class Scanned:
         return before, inside
 
 
-def scan(values: Values, i: int, op: Op) -> list[str]:
+def scan(values: Emitted, i: int, op: Op) -> list[str]:
     """Lines of a scan along r that one block takes in."""
     if i in values.joined:
         return []
@@ -98,7 +118,7 @@ def scan(values: Values, i: int, op: Op) -> list[str]:
     return [*found.block(), *found.finish, *values.note_indirect(i)]
 
 
-def scan_in_loop(values: Values, i: int, op: Op) -> tuple[list[str], list[str]]:
+def scan_in_loop(values: Emitted, i: int, op: Op) -> tuple[list[str], list[str]]:
     """Lines before a loop over blocks of r, and in it."""
     if i in values.joined:
         return [], []

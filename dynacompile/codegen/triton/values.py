@@ -6,7 +6,8 @@ import keyword
 
 import torch
 
-from dynacompile.codegen.triton import reductions, scalars
+import dynacompile.codegen.triton.reductions as reductions
+import dynacompile.codegen.triton.scalars as scalars
 from dynacompile.codegen.triton.indexing import Dim, Indexer
 from dynacompile.codegen.triton.parts import Parts
 from dynacompile.codegen.triton.scans import joined_scans, scan

@@ -1,0 +1,200 @@
+"""Rows for functions that iterate: iter, zip, sum, any, functools.reduce, itertools, ..."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.tensors.number_tensors import extreme_number
+from dynacompile.capture.tensors.read_numbers import ReadNumber, computed
+from dynacompile.capture.tensors.tensor import TensorValue
+from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
+from dynacompile.capture.values.itertools_rows import UNTIL, LazyIterator, until
+from dynacompile.capture.values.object_parts import ObjectIterator
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
+from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.symbolic import symbolic_extreme
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.context import Context
+
+
+@handles(iter)
+def row_iter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 2:
+        return LazyIterator(UNTIL, until(cx, *args))
+    return args[0].iterate(cx)
+
+
+@handles(next)
+def row_next(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if isinstance(args[0], ObjectValue) and len(args) == 1:
+        return args[0].method(cx, "__next__", [], {})
+    if isinstance(args[0], ObjectValue):
+        args[0] = ObjectIterator(args[0])
+    if not isinstance(args[0], IteratorValue):
+        raise unsupported("unknown-object", f"next({args[0].describe()})")
+    item = args[0].next(cx)
+    if item is None:
+        if len(args) == 2:
+            return args[1]
+        raise args[0].stopped()
+    return item
+
+
+@handles(enumerate)
+def row_enumerate(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterable, start = bind_arguments("enumerate", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
+    return EnumerateIterator(iterable.iterate(cx), start)
+
+
+@handles(zip)
+def row_zip(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ZipIterator([a.iterate(cx) for a in args], "strict" in kwargs and kwargs["strict"].truth(cx))
+
+
+@handles(map)
+def row_map(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) < 2:
+        raise unsupported("would-raise", "map() must have at least two arguments.")
+    return MapIterator(args[0], [a.iterate(cx) for a in args[1:]])
+
+
+@handles(filter)
+def row_filter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return FilterIterator(args[0], args[1].iterate(cx))
+
+
+@handles(reversed)
+def row_reversed(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    if isinstance(value, IteratorValue):
+        raise unsupported("would-raise", "an iterator is not reversible")
+    if isinstance(value, ObjectValue):
+        return value.method(cx, "__reversed__", [], {})
+    if isinstance(value, TensorValue) and type(value) is not TensorValue:
+        raise unsupported("unknown-operation", f"reversed({value.describe()})")
+    return SequenceIterator(TupleValue(value.elements(cx)[::-1]))
+
+
+@handles(len)
+def row_len(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = bind_arguments("len", ["obj"], args, kwargs, {})
+    if type(value) is TensorValue and value.fake.dim():
+        return value.method(cx, "__len__", [], {})
+    return ConstantValue(value.length(cx))
+
+
+@handles(sorted)
+def row_sorted(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    unordered = isinstance(value, SetValue) and not kwargs and all(isinstance(key, (int, str, bytes)) for key in value.content)
+    return ListValue(sort_values(cx, list(value.content.values()) if unordered else value.listed(cx), kwargs))  # type: ignore[attr-defined]
+
+
+@handles(sum)
+def row_sum(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    values, start = bind_arguments("sum", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
+    items = values.elements(cx)
+    if all(isinstance(v, ConstantValue) for v in (start, *items)):  # Python 3.12 adds floats with a smaller error than one by one
+        return cx.pure(sum, [ConstantValue([v.constant() for v in items]), start], {})
+    for item in items:
+        start = cx.operator("add", [start, item])
+    return start
+
+
+@handles(math.prod)
+def row_prod(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    values, start = args[0], kwargs.get("start", ConstantValue(1))
+    if len(args) != 1 or set(kwargs) - {"start"}:
+        raise unsupported("would-raise", "wrong arguments of math.prod")
+    for item in values.elements(cx):
+        start = cx.operator("mul", [start, item])
+    return start
+
+
+def extremum(real: Any, name: str) -> None:
+    @handles(real)
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        values = args if len(args) > 1 else args[0].elements(cx)
+        symbolic = None if kwargs else symbolic_extreme(cx, real, values)
+        if symbolic is not None:
+            return symbolic
+        if not kwargs and (number := extreme_number(cx, name, values)) is not None:
+            return number
+        if not kwargs and any(isinstance(v, ReadNumber) for v in values) and (number := computed(cx, real, values)) is not None:
+            return number
+        if not values:
+            if "default" in kwargs:
+                return kwargs["default"]
+            raise unsupported("would-raise", f"{real.__name__}() of an empty sequence")
+        key = kwargs.get("key", ConstantValue(None))
+        keyed = [(v if isinstance(key, ConstantValue) else key.call(cx, [v], {}), v) for v in values]
+        best = keyed[0]
+        for candidate in keyed[1:]:
+            if cx.operator(name, [candidate[0], best[0]]).truth(cx):
+                best = candidate
+        return best[1]
+
+
+extremum(max, "gt")
+extremum(min, "lt")
+
+
+@handles(any)
+def row_any(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(args[0].iterate(cx).meets(cx, True))
+
+
+@handles(all)
+def row_all(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(not args[0].iterate(cx).meets(cx, False))
+
+
+@handles(functools.reduce)
+def row_reduce(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterator = args[1].iterate(cx)
+    total = args[2] if len(args) > 2 else iterator.next(cx)
+    if total is None:
+        raise unsupported("would-raise", "reduce() of empty iterable with no initial value")
+    while (item := iterator.next(cx)) is not None:
+        total = args[0].call(cx, [total, item], {})
+    return total
+
+
+@handles(itertools.chain)
+def row_chain(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ChainIterator(args)
+
+
+@handles(itertools.chain.from_iterable)
+def row_chain_from(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ChainIterator(args[0].elements(cx))
+
+
+@handles(itertools.islice)
+def row_islice(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    bounds = [a.constant() for a in args[1:]]
+    start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0] or 0, bounds[1], bounds[2] if len(bounds) > 2 and bounds[2] else 1)
+    return IsliceIterator(args[0].iterate(cx), start, stop, step)
+
+
+@handles(itertools.product)
+def row_product(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
+    pools = [a.elements(cx) for a in args] * repeat
+    return SequenceIterator(TupleValue([TupleValue(c) for c in itertools.product(*pools)]))
+
+
+@handles(itertools.repeat)
+def row_repeat(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 2:
+        raise unsupported("unknown-function", "itertools.repeat without a count")
+    return SequenceIterator(TupleValue([args[0]] * args[1].constant()))

@@ -1,0 +1,408 @@
+"""Python's operators over tracked values: graph operations for tensors, folding for constants, methods for the rest."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from types import FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.operator_names import BINARY, COMPARISONS, INPLACE, UNARY
+from dynacompile.capture.tensors.arrays import ArrayValue, array_operator
+from dynacompile.capture.tensors.deferred_texts import DeferredText, concat, percent
+from dynacompile.capture.tensors.number_tensors import number_operator
+from dynacompile.capture.tensors.numpy_numbers import NumpyNumber, computed
+from dynacompile.capture.tensors.overridden_operators import overridden_operator
+from dynacompile.capture.tensors.read_numbers import ReadNumber, read_operator
+from dynacompile.capture.tensors.storages import AddressValue
+from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
+from dynacompile.capture.values.base import Method, Value
+from dynacompile.capture.values.classes import ClassDict, ClassValue
+from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.deques import DequeValue
+from dynacompile.capture.values.dict_operators import dict_operator
+from dynacompile.capture.values.functions import BoundMethod, RefusedValue
+from dynacompile.capture.values.identities import IdValue
+from dynacompile.capture.values.mapping import DictLike, DictView
+from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
+from dynacompile.capture.values.proxies import ProxyValue
+from dynacompile.capture.values.references import Reference
+from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
+from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
+from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_operator
+from dynacompile.ir.guard_facts import identity
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.context import Context
+
+
+def apply_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
+    """operator.name(*args)."""
+    row = OTHER.get(name)
+    if row is not None:
+        return row(cx, *args)
+    if name == "mod" and args[0].pytype() is str and (text := percent(cx, args[0], args[1])) is not None:
+        return text
+    if not OF_GRAPHS.isdisjoint(map(type, args)) and (found := graph_operator(cx, name, args)) is not None:
+        return found
+    if any(isinstance(a, TensorValue) for a in args):
+        refuse_patched(cx, *methods_of(name))
+        found = overridden_operator(cx, name, args)
+        return tensor_operator(cx, name, args) if found is None else found
+    if any(isinstance(a, (SymbolicInt, SymbolicFloat)) for a in args):
+        found = symbolic_operator(cx, INPLACE.get(name, name), args)
+        if found is not None:
+            return found
+    if any(isinstance(a, NumpyNumber) for a in args) and not any(isinstance(a, ObjectValue) for a in args):
+        return computed(cx, getattr(operator, name), args, {})
+    if name in UNARY:
+        return unary(cx, name, args[0])
+    if name in INPLACE:
+        return inplace(cx, name, args[0], args[1])
+    return binary(cx, name, args[0], args[1])
+
+
+OF_GRAPHS = frozenset({ArrayValue, ReadNumber})  # what the graph has a tensor for
+
+
+def graph_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
+    """Of arrays of numpy, and of numbers read from tensors; None for numbers that Python has to compute with."""
+    if any(isinstance(a, ArrayValue) for a in args):
+        return array_operator(cx, name, args)
+    number = read_operator(cx, name, args)
+    if number is None and any(isinstance(a, TensorValue) for a in args):
+        raise unsupported("to-python", next(a for a in args if isinstance(a, ReadNumber)).describe())
+    return number
+
+
+def methods_of(name: str) -> tuple[str, ...]:
+    """The methods of a class that Python looks up for an operator."""
+    if name in UNARY:
+        return (UNARY[name],)
+    return (*BINARY[INPLACE.get(name, name)], *((f"__{name.rstrip('_')}__",) if name in INPLACE else ()))
+
+
+def tensor_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
+    found = number_operator(cx, name, args)
+    if found is not None:
+        return found
+    if name in COMPARISONS and any(a is not None and not comparable(a) for a in args):
+        if name in ("eq", "ne") and all(not isinstance(a, (SequenceValue, ObjectValue)) for a in args):
+            return ConstantValue(name == "ne")
+        raise unsupported("unknown-operation", f"comparing a tensor with {args[1].describe()}")
+    if any(isinstance(a, (SequenceValue, DictLike, SetValue)) for a in args):
+        raise unsupported("unknown-operation", f"operator.{name} of a tensor and a container")
+    for index, arg in enumerate(args):
+        if index == 0 and name in INPLACE and not isinstance(arg, (TensorValue, ObjectValue)):
+            return tensor_operator(cx, INPLACE[name], args)
+        if isinstance(arg, ObjectValue):
+            method, reflected = BINARY.get(name, ("", ""))
+            result = arg.special(cx, method if index == 0 else reflected, [args[1 - index]]) if method else None
+            if result is not None:
+                return result
+            raise unsupported("unknown-operation", f"operator.{name} of a tensor and {arg.describe()}")
+    return cx.op("call_function", getattr(operator, name), list(args), {})
+
+
+def comparable(value: Value) -> bool:
+    numbers = (int, float, bool, complex, np.number)
+    return isinstance(value, (TensorValue, SymbolicInt, SymbolicFloat)) or isinstance(value, ConstantValue) and isinstance(value.value, numbers)
+
+
+def unary(cx: Context, name: str, value: Value) -> Value:
+    if isinstance(value, ObjectValue):
+        return value.method(cx, UNARY[name], [], {})
+    return dict_operator(cx, name, value) or cx.pure(getattr(operator, name), [value], {})
+
+
+SET_INPLACE = {"ior": "update", "iand": "intersection_update", "isub": "difference_update", "ixor": "symmetric_difference_update"}
+
+
+def inplace(cx: Context, name: str, left: Value, right: Value) -> Value:
+    if isinstance(left, ListValue) and name == "iadd":
+        left.method(cx, "extend", [right], {})
+        return left
+    if isinstance(left, ListValue) and name == "imul" and issubclass(right.pytype(), int):
+        repeat(cx, left, right.constant())
+        return left
+    if isinstance(left, DictLike) and (found := dict_operator(cx, name, left, right)) is not None:
+        return found
+    if isinstance(left, SetValue) and name in SET_INPLACE and issubclass(right.pytype(), (set, frozenset)):
+        left.method(cx, SET_INPLACE[name], [right], {})
+        return left
+    if isinstance(left, ObjectValue):
+        result = left.special(cx, f"__{name.rstrip('_')}__", [right])
+        if result is not None:
+            return result
+    return binary(cx, INPLACE[name], left, right)
+
+
+def repeat(cx: Context, sequence: SequenceValue, count: int) -> None:
+    """sequence *= count"""
+    if count < 1:
+        sequence.method(cx, "clear", [], {})
+    items = TupleValue(list(sequence.items))
+    for _ in range(count - 1):
+        sequence.method(cx, "extend", [items], {})
+
+
+def binary(cx: Context, name: str, left: Value, right: Value) -> Value:
+    if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
+        return object_binary(cx, name, left, right)
+    if isinstance(left, SequenceValue) or isinstance(right, SequenceValue):
+        found = sequence_binary(cx, name, left, right)
+        if found is not None:
+            return found
+    if isinstance(left, SetValue) and isinstance(right, SetValue) and name in ("lt", "le", "gt", "ge"):
+        return ConstantValue(getattr(operator, name)(left.content.keys(), right.content.keys()))
+    if isinstance(left, DictLike) and (found := dict_operator(cx, name, left, right)) is not None:
+        return found
+    if name in SET_METHODS:
+        found = set_binary(cx, name, left, right)
+        if found is not None:
+            return found
+    if name in ("eq", "ne"):
+        return ConstantValue(cx.equal(left, right) == (name == "eq"))
+    if name == "add" and left.pytype() is right.pytype() is str and any(isinstance(v, DeferredText) for v in (left, right)):
+        return concat(cx, [left, right])
+    if name == "mod" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
+        return cx.fold(operator.mod, [left, right], {})
+    return cx.pure(getattr(operator, name), [left, right], {})
+
+
+def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
+    method, reflected = BINARY[name]
+    if isinstance(right, ObjectValue) and isinstance(left, ObjectValue) and right.cls is not left.cls and issubclass(right.cls, left.cls):
+        raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
+    alike = isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls and name not in COMPARISONS  # asked once
+    for owner, other, special in ((left, right, method), (right, left, reflected))[: 1 if alike else 2]:
+        if isinstance(owner, ObjectValue):
+            result = owner.special(cx, special, [other])
+            negated = result is None and special == "__ne__" and owner.cls.__ne__ is object.__ne__
+            if negated:  # object's own asks __eq__
+                result = owner.special(cx, "__eq__", [other])
+            if result is not None and not (isinstance(result, ConstantValue) and result.value is NotImplemented):
+                return ConstantValue(not result.truth(cx)) if negated else result
+    if name in ("eq", "ne") and isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls is SimpleNamespace:
+        return ConstantValue(cx.equal(left.namespace, right.namespace) == (name == "eq"))
+    if name in ("eq", "ne") and all(compares_by_identity(v) for v in (left, right)):
+        return ConstantValue((left is right) == (name == "eq"))
+    raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
+
+
+def compares_by_identity(value: Value) -> bool:
+    """Whether == of an object, or what its own == left undecided, is a question of identity."""
+    if isinstance(value, OpaqueValue):
+        return value.pytype().__eq__ is object.__eq__
+    return not isinstance(value, ObjectValue) or value.cls.__eq__ is object.__eq__ or isinstance(value.cls.__eq__, FunctionType)
+
+
+def sequence_binary(cx: Context, name: str, left: Value, right: Value) -> Value | None:
+    sized = (torch.Size, tuple)
+    if isinstance(left, DequeValue) and isinstance(right, DequeValue) and name == "add":
+        return DequeValue(left.items + right.items, left.maxlen)
+    if any(isinstance(v, DequeValue) for v in (left, right)) and name not in ("eq", "ne", "mul"):
+        raise unsupported("unknown-operation", f"operator.{name} of a deque")
+    if name == "add" and is_tuple(left) and is_tuple(right):
+        if any(isinstance(v, ConstantValue) and isinstance(v.value, torch.Size) for v in (left, right)):
+            folded = fold(cx, operator.add, left, right)
+            if folded is not None:
+                return folded
+        sized_both = torch.Size in (left.pytype(), right.pytype())
+        return TupleValue(left.elements(cx) + right.elements(cx), type(torch.Size(()) + ()) if sized_both else tuple)
+    if name == "add" and isinstance(left, ListValue) and isinstance(right, ListValue):
+        return ListValue(left.items + right.items)
+    if name == "mul":
+        sequence, count = (left, right) if isinstance(left, SequenceValue) else (right, left)
+        if isinstance(sequence, SequenceValue) and (isinstance(count, SymbolicInt) or isinstance(count, ConstantValue) and isinstance(count.value, int)):
+            return sequence.like(sequence.items * count.constant())
+    if name in ("lt", "le", "gt", "ge"):
+        return fold(cx, getattr(operator, name), left, right) or ordered(cx, name, left, right)
+    if name == "mod" and isinstance(left, ConstantValue) and not isinstance(left.value, sized):
+        return fold(cx, operator.mod, left, right) or refuse(name, left, right)
+    return None
+
+
+def ordered(cx: Context, name: str, left: Value, right: Value) -> Value:
+    """Compares the first items that differ."""
+    if not isinstance(left, SequenceValue) or not isinstance(right, SequenceValue) or is_tuple(left) != is_tuple(right):
+        return refuse(name, left, right)
+    for a, b in zip(left.elements(cx), right.elements(cx)):
+        if a is not b and not cx.equal(a, b):
+            return apply_operator(cx, name, [a, b])
+    return ConstantValue(getattr(operator, name)(len(left.items), len(right.items)))
+
+
+def refuse(name: str, left: Value, right: Value) -> Value:
+    raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
+
+
+def fold(cx: Context, function: Callable, *args: Value) -> Value | None:
+    """The result on constants, None where an argument is none."""
+    try:
+        for a in args:
+            a.constant()
+    except NotConstant:
+        return None
+    return cx.pure(function, list(args), {})
+
+
+def is_tuple(value: Value) -> bool:
+    return isinstance(value, TupleValue) or isinstance(value, ConstantValue) and isinstance(value.value, torch.Size)
+
+
+def equal(cx: Context, left: Value, right: Value) -> bool:
+    """left == right, for values whose comparison gives a bool."""
+    left, right = (value.owner if isinstance(value, ProxyValue) else value for value in (left, right))
+    if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):
+        found = symbolic_operator(cx, "eq", [left, right])
+        if found is not None:
+            return found.truth(cx)
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, (AddressValue, IdValue, Reference, BoundMethod, Method)):
+            return one.equals(cx, other)
+    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
+        if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
+            return False
+        if deque in (left.cls, right.cls) and left.cls is not right.cls:
+            return False
+        return all(a is b or cx.equal(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
+    if isinstance(left, ClassDict) and isinstance(right, ClassDict) and left.real is right.real:
+        return True
+    if isinstance(left, DictLike) and isinstance(right, DictLike):
+        if Counter in (left.cls, right.cls):
+            raise unsupported("unknown-operation", "comparing a Counter")
+        keys = left.keys(cx)
+        if set(keys) != set(right.keys(cx)):
+            return False
+        return all((mine := left.at(cx, k)) is (other := right.at(cx, k)) or cx.equal(mine, other) for k in keys)
+    if isinstance(left, SetValue) and isinstance(right, SetValue):
+        return set(left.content) == set(right.content)
+    if isinstance(left, DictView) or isinstance(right, DictView):
+        return equal_views(cx, left, right)
+    if any(isinstance(v, (TensorValue, ObjectValue)) for v in (left, right)):
+        return apply_operator(cx, "eq", [left, right]).truth(cx)
+    try:
+        return bool(left.constant() == right.constant())
+    except NotConstant:
+        if left is right:
+            return True
+        for value in (left, right):  # an object of a subclass of int or str, for example
+            if isinstance(value, (OpaqueValue, RefusedValue, ArrayValue)) and value.pytype().__eq__ is not object.__eq__:
+                raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
+        if left.pytype() is not right.pytype() and not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
+            return False
+        return is_same(cx, left, right)
+
+
+def is_same(cx: Context, left: Value, right: Value) -> bool:
+    """left is right."""
+    if left is right:
+        return True
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+        return same_constants(cx, left, right)
+    if left.pytype() is not right.pytype():
+        return False
+    if isinstance(left, Reference):
+        return left.is_same(cx, right)
+    if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):
+        raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
+    if left.pytype() is tuple and not left.elements(cx) and not right.elements(cx):
+        return True  # CPython has one empty tuple
+    if isinstance(left, (TensorValue, SequenceValue, DictLike, SetValue)):
+        return False
+    try:
+        return left.identity() is right.identity()
+    except NotConstant:
+        if left.source is None or right.source is None:
+            return False
+        raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}") from None
+
+
+def same_constants(cx: Context, left: ConstantValue, right: ConstantValue) -> bool:
+    """Whether two constants are one object. What capture computed, it computed as Python does; of what was there before, the object itself is guarded."""
+    one, other = left.value, right.value
+    if type(one) is not type(other):
+        return False
+    if not isinstance(one, (int, float, complex, str, bytes, torch.Size, range)) or is_shared(one) or is_shared(other):
+        return one is other or is_shared(one) and bool(one == other)
+    if one is not other and one != other:
+        return False
+    for value in (left, right):
+        if value.source is not None:
+            cx.guard("ID", value.source, identity(value.value))
+    return one is other
+
+
+def is_shared(value: Any) -> bool:
+    """Values of which CPython has one object each."""
+    match value:
+        case bool():
+            return True
+        case int():
+            return -5 <= value <= 256
+        case str():
+            return not value or len(value) == 1 and ord(value) < 256
+        case bytes():
+            return len(value) < 2
+    return False
+
+
+def subscript(cx: Context, owner: Value, key: Value) -> Value:
+    if isinstance(owner, ClassValue) and not isinstance(owner.real, type(torch.Tensor)):
+        return cx.pure(operator.getitem, [owner, key], {})
+    return owner.get_item(cx, key)
+
+
+def op_not(cx: Context, value: Value) -> Value:
+    return ConstantValue(not value.truth(cx))
+
+
+def op_contains(cx: Context, container: Value, item: Value) -> Value:
+    return container.contains(cx, item)
+
+
+def op_setitem(cx: Context, owner: Value, key: Value, value: Value) -> Value:
+    owner.set_item(cx, key, value)
+    return ConstantValue(None)
+
+
+def op_delitem(cx: Context, owner: Value, key: Value) -> Value:
+    owner.del_item(cx, key)
+    return ConstantValue(None)
+
+
+def op_index(cx: Context, value: Value) -> Value:
+    if isinstance(value, SymbolicInt):
+        return value
+    if isinstance(value, TensorValue):
+        raise unsupported("to-python", f"operator.index of {value.describe()}")
+    if isinstance(value, ObjectValue):
+        return value.method(cx, "__index__", [], {})
+    return cx.pure(operator.index, [value], {})
+
+
+OTHER: dict[str, Callable[..., Value]] = {
+    "not_": op_not,
+    "truth": lambda cx, value: ConstantValue(value.truth(cx)),
+    "is_": lambda cx, a, b: ConstantValue(is_same(cx, a, b)),
+    "is_not": lambda cx, a, b: ConstantValue(not is_same(cx, a, b)),
+    "contains": op_contains,
+    "getitem": subscript,
+    "setitem": op_setitem,
+    "delitem": op_delitem,
+    "index": op_index,
+    "concat": lambda cx, a, b: binary(cx, "add", a, b),
+    "iconcat": lambda cx, a, b: inplace(cx, "iadd", a, b),
+}
+OPERATORS = frozenset((*BINARY, *INPLACE, *UNARY, *OTHER))
+
+
+def as_slice(parts: Sequence[Value]) -> Value:
+    return SliceValue(parts)

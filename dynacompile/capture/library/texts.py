@@ -1,0 +1,149 @@
+"""str(), repr() and format() of tracked values, as Python writes them."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dynacompile.capture.breaks import raises, unsupported
+from dynacompile.capture.tensors.deferred_texts import DeferredText, Formatted, concat, may_defer
+from dynacompile.capture.tensors.tensor import TensorValue
+from dynacompile.capture.tensors.torch_functions import TorchFunction
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.classes import UnboundMethod
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.descriptors import class_source
+from dynacompile.capture.values.exceptions import ExceptionValue
+from dynacompile.capture.values.mapping import DictLike, pairs_of
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.row_functions import BuiltinValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.symbolic import is_int, symbolic_operator
+from dynacompile.ir.namespaces import MISSING
+from dynacompile.ir.source import Constant
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.context import Context
+
+
+def text(cx: Context, value: Value, conversion: str = "str") -> Value:
+    """str(value), repr(value) or ascii(value)."""
+    if may_defer(cx, value):
+        return value if isinstance(value, DeferredText) and conversion == "str" else DeferredText(cx, Formatted(conversion, ""), [value])
+    if conversion == "ascii":
+        return ConstantValue(text(cx, value, "repr").constant().encode("ascii", "backslashreplace").decode("ascii"))
+    if isinstance(value, TensorValue):
+        raise unsupported("to-python", f"{conversion} of {value.describe()}")
+    if isinstance(value, ExceptionValue) and conversion == "str":
+        return value.text(cx)
+    if isinstance(value, ExceptionValue) and value.cls.__repr__ is BaseException.__repr__ and not issubclass(value.cls, ImportError):
+        return listed(cx, value.cls.__name__ + "(", value.get_attr(cx, "args").elements(cx), ")")
+    if isinstance(value, ObjectValue) or isinstance(value, TupleValue) and value.cls is not tuple:
+        return by_class(cx, value, conversion)
+    if isinstance(value, DictLike) and value.cls is dict:
+        pairs = [concat(cx, [text(cx, k, "repr"), ": ", text(cx, v, "repr")]) for k, v in pairs_of(cx, value)]
+        return separated(cx, "{", pairs, "}")
+    if isinstance(value, ListValue) and value.cls is list:
+        return listed(cx, "[", value.elements(cx), "]")
+    if isinstance(value, TupleValue):
+        return listed(cx, "(", value.elements(cx), ",)" if len(value.items) == 1 else ")")
+    if isinstance(value, (TorchFunction, BuiltinValue, UnboundMethod)):
+        value = ConstantValue(value.identity())  # guarded as that object
+    return cx.pure(str if conversion == "str" else repr, [value], {})
+
+
+def listed(cx: Context, begin: str, items: Sequence[Value], end: str) -> Value:
+    return separated(cx, begin, [text(cx, item, "repr") for item in items], end)
+
+
+def separated(cx: Context, begin: str, parts: Sequence[Value], end: str) -> Value:
+    pieces: list[Value | str] = [begin]
+    for i, part in enumerate(parts):
+        pieces += [", ", part] if i else [part]
+    return concat(cx, [*pieces, end])
+
+
+def by_class(cx: Context, value: ObjectValue | TupleValue, conversion: str) -> Value:
+    """What the class of the value defines in Python."""
+    cls = value.pytype()
+    for name in ("__str__", "__repr__") if conversion == "str" else ("__repr__",):
+        owner = next(base for base in cls.__mro__ if name in base.__dict__)
+        raw, inner = owner.__dict__[name], getattr(owner.__dict__[name], "__wrapped__", None)
+        if isinstance(value, TupleValue) and "_fields" in owner.__dict__ and name == "__repr__" and "_make" in owner.__dict__:
+            fields = [concat(cx, [f"{field}=", text(cx, item, "repr")]) for field, item in zip(value.fields(), value.elements(cx))]
+            return separated(cx, f"{cls.__name__}(", fields, ")")
+        if isinstance(raw, types.FunctionType):
+            guarded = inner is not None and raw.__code__.co_filename.endswith("dataclasses.py")  # against recursion
+            found = cx.call_real(inner, Constant(inner, name), [value]) if guarded else cx.call_real(raw, class_source(cls, name), [value])  # type: ignore[arg-type]
+            return text_of(found, name)
+        if raw is not object.__str__:
+            break
+    raise unsupported("unknown-operation", f"{conversion}({value.describe()})")
+
+
+def text_of(found: Value, name: str) -> Value:
+    if not issubclass(found.pytype(), str):
+        raise raises(TypeError, f"{name} returned non-string (type {found.pytype().__name__})")
+    return found
+
+
+def formatted(cx: Context, value: Value, spec: str) -> Value:
+    """format(value, spec)."""
+    if may_defer(cx, value):
+        return value if isinstance(value, DeferredText) and not spec else DeferredText(cx, Formatted("", spec), [value])
+    if isinstance(value, TensorValue):
+        raise unsupported("to-python", f"formatting {value.describe()}")
+    if isinstance(value, ConstantValue):
+        return cx.pure(format, [value, ConstantValue(spec)], {})
+    raw = cx.lookup(value.pytype(), "__format__")
+    if isinstance(raw, types.FunctionType):
+        return text_of(cx.call_real(raw, class_source(value.pytype(), "__format__"), [value, ConstantValue(spec)]), "__format__")
+    if raw is not object.__format__ or spec:
+        return cx.pure(format, [value, ConstantValue(spec)], {})
+    return text(cx, value)
+
+
+@handles(str)
+def row_str(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return text(cx, args[0]) if len(args) == 1 and not kwargs else cx.pure(str, args, kwargs)
+
+
+@handles(repr)
+def row_repr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    return text(cx, value, "repr")
+
+
+@handles(ascii)
+def row_ascii(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value,) = args
+    return text(cx, value, "ascii")
+
+
+@handles(format)
+def row_format(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return formatted(cx, args[0], args[1].constant() if len(args) > 1 else "")
+
+
+def special_row(real: object, name: str) -> None:
+    """A builtin that calls a method of objects and computes on constants."""
+
+    @handles(real)
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if isinstance(args[0], ObjectValue) and cx.lookup(args[0].cls, name) is not MISSING:
+            return args[0].method(cx, name, args[1:], kwargs)
+        if any(isinstance(a, TensorValue) for a in args):
+            raise unsupported("to-python", f"{name} of {next(a for a in args if isinstance(a, TensorValue)).describe()}")
+        if real is divmod and len(args) == 2 and all(map(is_int, args)):
+            quotient, remainder = (symbolic_operator(cx, part, args) for part in ("floordiv", "mod"))
+            if quotient is not None and remainder is not None:
+                return TupleValue([quotient, remainder])
+        return cx.pure(real, args, kwargs)  # type: ignore[arg-type]
+
+
+special_row(divmod, "__divmod__")
+special_row(hash, "__hash__")
+special_row(complex, "__complex__")
+special_row(bytes, "__bytes__")

@@ -1,0 +1,30 @@
+"""How a frame is interpreted in one attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dynacompile.ir.source import Source
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a frame is interpreted: optimistically at first; an assumption that turns out false is dropped before the next attempt.
+
+    loops: ints that change from round to round of a loop are symbols.
+    assumes: how many conditions on tensors the graph takes for true, which residual code asks after it; None: all that come.
+    by_hand: torch's managers are entered in the graph also where no with statement does it.
+    texts: those that show tensors are made after the graph.
+    shares: inputs that are views of one memory.
+    values: what depends on the values of tensors may be tried as symbols. if_whole: it is being tried, and any break ends that.
+    works: collectives that are begun with `async_op=True` are operations of the graph.
+    """
+
+    loops: bool = False
+    assumes: int | None = None
+    by_hand: bool = True
+    texts: bool = True
+    shares: tuple[frozenset[Source], ...] = ()
+    if_whole: bool = False
+    values: bool = True
+    works: bool = True

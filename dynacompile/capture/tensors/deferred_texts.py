@@ -1,0 +1,169 @@
+"""Texts that tensors and numbers read from them are part of: made after the graph, where something needs them.
+
+Most never are: the message of an error that is not raised. Others go to a log or a warning, or are returned. Where Python needs a text while the frame
+runs, the graph ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.recorded import storage_of
+from dynacompile.capture.tensors.read_numbers import ReadNumber
+from dynacompile.capture.tensors.tensor import TensorValue
+from dynacompile.capture.values.base import Method, Value
+from dynacompile.capture.values.constant import TEXT_METHODS, ConstantValue
+from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.markers import disable
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
+
+
+class TextOutdated(Exception):
+    """A text is needed after the tensor that it shows was written: the frame is to be captured with texts that end the graph where they are made."""
+
+
+class DeferredText(Value):
+    """function(*values). versions: of the tensors that it shows, when the program made the text."""
+
+    def __init__(self, cx: Context, function: Callable[..., str], values: Sequence[Value]):
+        self.function, self.values, self.version = function, list(values), cx.recorder.version
+        self.versions = [self.version(value.fake) for value in self.tensors()]
+        cx.recorder.shown.update(storage_of(value.fake) for value in self.tensors())
+
+    def tensors(self) -> list[TensorValue]:
+        return [value for value in self.values if isinstance(value, TensorValue)]
+
+    def describe(self) -> str:
+        return f"a text made of {next((v.describe() for v in self.values if not isinstance(v, ConstantValue)), 'tensors')}"
+
+    def pytype(self) -> type:
+        return str
+
+    def constant(self) -> Any:
+        raise unsupported("to-python", self.describe())
+
+    identity = constant
+
+    def truth(self, cx: Context) -> bool:
+        if any(isinstance(value, ConstantValue) and value.value for value in self.values) and self.function is concatenated:
+            return True
+        return bool(self.constant())
+
+    def get_attr(self, cx: Context, name: str) -> Value:
+        return Method(self, name) if hasattr(str, name) and name != "__class__" else super().get_attr(cx, name)
+
+    def has_attr(self, cx: Context, name: str) -> bool:
+        return hasattr(str, name)
+
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise unsupported("to-python", f"{name}() of {self.describe()}")
+
+    def keep(self, cx: Context) -> None:
+        """From here on the tensors are not to be written."""
+        for value in self.values:
+            if isinstance(value, TensorValue):
+                cx.recorder.held.add(storage_of(value.fake))
+            elif isinstance(value, DeferredText):
+                value.keep(cx)
+
+    def children(self) -> Sequence[Value]:
+        return self.values
+
+    def rebuild(self, out: Writer) -> None:
+        if [self.version(value.fake) for value in self.tensors()] != self.versions:
+            raise TextOutdated
+        out.call_function(WRITE, [ConstantValue(self.function), *self.values])
+
+
+def write(function: Callable[..., str], *values: Any) -> str:
+    return function(*values)
+
+
+WRITE = disable(write, reason="it shows tensors")
+
+
+class Formatted:
+    """What an f-string makes of a value."""
+
+    def __init__(self, conversion: str, spec: str):
+        self.conversion, self.spec = conversion, spec
+
+    def __call__(self, value: object) -> str:
+        convert = {"": None, "str": str, "repr": repr, "ascii": ascii}[self.conversion]
+        return format(value if convert is None else convert(value), self.spec)
+
+
+def concatenated(*parts: str) -> str:
+    return "".join(parts)
+
+
+def joined(separator: str, *parts: str) -> str:
+    return separator.join(parts)
+
+
+def filled(template: str, *values: object) -> str:
+    """template % values"""
+    return template % values
+
+
+def filled_by_one(template: str, value: object) -> str:
+    """template % value, of one that is no tuple."""
+    return template % (value,)
+
+
+def format_with(names: tuple[str, ...], template: str, *values: object) -> str:
+    """template.format(...), the last values by names."""
+    first = len(values) - len(names)
+    return template.format(*values[:first], **dict(zip(names, values[first:])))
+
+
+def is_deferred(value: Value) -> bool:
+    return isinstance(value, (DeferredText, ReadNumber)) or type(value) is TensorValue
+
+
+def may_defer(cx: Context, value: Value) -> bool:
+    return cx.manner.texts and not cx.bodies and is_deferred(value)
+
+
+def defer(cx: Context, function: Callable[..., str], values: Sequence[Value]) -> Value | None:
+    """function(*values) as a text for later, where one of them is a tensor or a number read from one; None where none is, or another is not known."""
+    if not any(may_defer(cx, value) for value in values) or not all(isinstance(value, ConstantValue) or is_deferred(value) for value in values):
+        return None
+    return DeferredText(cx, function, values)
+
+
+def concat(cx: Context, parts: Sequence[Value | str]) -> Value:
+    """The parts as one text."""
+    values = [ConstantValue(part) if isinstance(part, str) else part for part in parts]
+    return defer(cx, concatenated, values) or ConstantValue("".join(part.constant() for part in values))
+
+
+def percent(cx: Context, template: Value, given: Value) -> Value | None:
+    """template % given; None where no tensor is given."""
+    if isinstance(given, TupleValue) and given.cls is tuple:
+        return defer(cx, filled, [template, *given.elements(cx)])
+    return defer(cx, filled_by_one, [template, given]) if is_deferred(given) else None
+
+
+def row_join(cx: Context, separator: ConstantValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """separator.join(parts); None where a part is no text."""
+    if len(args) != 1:
+        return None
+    parts = args[0].elements(cx)
+    if not all(part.pytype() is str for part in parts):
+        return None
+    return defer(cx, joined, [separator, *parts]) or cx.of(separator.value.join(part.constant() for part in parts))
+
+
+def row_format(cx: Context, template: ConstantValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """template.format(*args, **kwargs), where a tensor is shown; None where none is."""
+    return defer(cx, partial(format_with, tuple(kwargs)), [template, *args, *kwargs.values()])
+
+
+TEXT_METHODS |= {"join": row_join, "format": row_format}

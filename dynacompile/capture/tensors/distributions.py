@@ -1,0 +1,139 @@
+"""Validation of distributions: the graph assumes that arguments and samples are valid, and asks after it has run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+from torch.distributions import Distribution
+
+from dynacompile.capture.tensors.tensor import TensorValue, decides
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.contexts import ExitValue
+from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.ir.source import Constant
+from dynacompile.private import of_torch
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.context import Context, Frame
+
+VALIDATES: dict[object, tuple[Callable[..., Any], tuple[str, ...]]] = {  # code that asks, the function, and its arguments: attributes, and variables
+    Distribution.__init__.__code__: (Distribution.__init__, ("_batch_shape", "_event_shape", "validate_args")),
+    Distribution._validate_sample.__code__: (Distribution._validate_sample, ("value",)),
+}
+ASKS = getattr(Distribution.__init__.__globals__.get("_all_true_or_runtime_assert"), "__code__", None)
+"""Code by which both ask, since torch 2.15."""
+HARMLESS = frozenset(
+    """
+    add sub mul truediv floordiv neg pos pow abs sign rsub subtract multiply divide div true_divide negative reciprocal lerp addcmul addcdiv
+    exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc erfinv sigmoid logit
+    lgamma digamma mvlgamma xlogy logaddexp softplus relu relu6 gelu silu elu selu leaky_relu hardtanh logsigmoid softsign mish softmax log_softmax
+    logsumexp dropout sum mean prod var std amax amin norm all any max min maximum minimum clamp clamp_min clamp_max clip where masked_fill nan_to_num
+    mod remainder fmod ceil floor round trunc frac long int bool
+    eq ne lt le gt ge and_ or_ xor invert logical_and logical_or logical_not isfinite isnan isinf _is_all_true
+    cumsum cumprod logcumsumexp cummax cummin sort argsort topk argmax argmin unfold fold pixel_shuffle normalize cosine_similarity
+    matmul mm bmm baddbmm linear addmm einsum dot mv outer scaled_dot_product_attention conv1d conv2d conv3d
+    conv_transpose1d conv_transpose2d layer_norm group_norm rms_norm
+    mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits max_pool2d avg_pool2d adaptive_avg_pool2d interpolate pad
+    view reshape expand expand_as broadcast_to broadcast_tensors permute transpose t flatten unflatten unsqueeze squeeze chunk split cat stack concat
+    unbind narrow select repeat tile flip roll movedim swapaxes tril triu diagonal diag diag_embed contiguous clone detach to type_as float double half
+    bfloat16 view_as reshape_as zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones new_empty new_full rand rand_like
+    randn randn_like eye arange linspace tensor _set_grad_enabled _enter_autocast _exit_autocast
+    """.split()
+)
+"""Operations that do not mind what is in their tensors: they raise nothing, and stop no device, whatever the values are."""
+DRAWS = frozenset({"normal_", "uniform_"})  # harmless into a new tensor, with bounds that are numbers
+COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"})
+NEW = frozenset({"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"})
+WITH = ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
+PASSES = ("COPY", "STOPITERATION_ERROR")  # begins of handlers that end one, and, on 3.12, that mind a StopIteration which leaves a generator
+
+
+def assumes_valid(cx: Context, flag: Value) -> bool:
+    """Whether a tensor is what a validation asks for, and the frame goes on as if it were true.
+
+    Where it is not, residual code asks again, by the same function on the same values, which raises what eager raises. That is later than in eager: so
+    nothing that others see may have changed before, no handler of the program may wait for the error, and what follows has to be harmless.
+    """
+    frame = cx.frames[-2 if len(cx.frames) > 1 and cx.frames[-1].code is ASKS else -1]
+    found = VALIDATES.get(frame.code)
+    if found is None or not may_assume(cx):
+        return False
+    function, names = found
+    owner = frame.slots[0]
+    if not isinstance(owner, ObjectValue):
+        return False
+    was = owner
+    if owner.source is None:
+        was = ObjectValue(owner.cls)
+        was.stored = dict(owner.stored)
+    given = [owner.get_attr(cx, name) if name.startswith("_") else frame.slots[frame.decoded.slots.index(name)] for name in names]
+    cx.effects.assume(flag, function, [was, *(cx.force(value) for value in given if value is not None)], cx.frames[0].current.position)
+    return True
+
+
+@decides
+def assumed_valid(cx: Context, condition: TensorValue) -> bool | None:
+    return True if condition.source is None and assumes_valid(cx, condition) else None
+
+
+def may_assume(cx: Context) -> bool:
+    """Whether an error may be raised after the graph instead of here."""
+    return len(cx.effects.assumed) != cx.manner.assumes and not cx.effects and not cx.bodies and all(leads_out(inner) for inner in cx.frames)
+
+
+@handles(of_torch.lazy_property_and_property)
+def made_property(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What a class gives for an attribute that its objects compute when they are asked: validation looks at its class alone."""
+    real = of_torch.lazy_property_and_property(args[0].identity())
+    return OpaqueValue(real, Constant(real, "lazy_property"))
+
+
+def assumable(cx: Context) -> int | None:
+    """How many of the assumptions may be made; None for all: from the first one on, up to the end or a break, the graph has to run through where it
+    does not hold, and change nothing that was there before. The last one before an operation that is not harmless is asked before it."""
+    flags = [condition.node for condition, *_ in cx.effects.assumed]  # type: ignore[attr-defined]
+    made = 0
+    for node in cx.recorder.graph.nodes:
+        if made and not is_harmless(node):
+            return made - 1
+        made += node in flags
+    return None
+
+
+def is_harmless(node: torch.fx.Node) -> bool:
+    if node.op not in ("call_function", "call_method"):
+        return node.op in ("placeholder", "get_attr")
+    name = name_of(node)
+    if name == "setitem":
+        return fills_by_mask(*node.args)
+    if name != "getitem" and name not in DRAWS:
+        return name in HARMLESS and "out" not in node.kwargs
+    first, *rest = of_torch.tree_leaves((node.args, node.kwargs))
+    return not any(isinstance(part, torch.fx.Node) for part in rest) and (name == "getitem" or name_of(first) in NEW)
+
+
+def fills_by_mask(tensor: Any, mask: Any, value: Any) -> bool:
+    """Whether a number is stored into a new tensor, where a comparison says."""
+    while isinstance(mask, torch.fx.Node) and name_of(mask) in ("expand_as", "expand", "view", "reshape"):
+        mask = mask.args[0]
+    return name_of(tensor) in ("mul", "clone") and isinstance(mask, torch.fx.Node) and name_of(mask) in COMPARES and not isinstance(value, torch.fx.Node)
+
+
+def name_of(node: torch.fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def leads_out(frame: Frame) -> bool:
+    """Whether what is raised here leaves the frame: only blocks of torch's managers are on its way."""
+    handler = frame.decoded.handler_of(frame.current)
+    while handler is not None:
+        at = handler.target.index
+        ops = tuple(instr.op for instr in frame.decoded.instrs[at : at + 2])
+        if ops == WITH and not isinstance(frame.stack[handler.depth - 1], ExitValue) or ops != WITH and handler.target.op not in PASSES:
+            return False
+        handler = frame.decoded.handler_of(handler.target)
+    return True

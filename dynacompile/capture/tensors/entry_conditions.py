@@ -1,0 +1,132 @@
+"""Branches on what the inputs alone decide: `if (mask == 1).all(): mask = None`. The condition is asked before the graph, as a guard, so that each of its
+answers has an entry, and none has a break."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from dynacompile.capture.recorded import storage_of
+from dynacompile.capture.refused_types import is_of_torch
+from dynacompile.capture.resume import is_resume
+from dynacompile.capture.tensors.distributions import is_harmless
+from dynacompile.capture.tensors.settings import Settings
+from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue, decides
+from dynacompile.capture.tensors.torch_modes import TorchModes
+from dynacompile.ir.source import Applied
+from dynacompile.private import of_torch
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.recording import Recording
+
+MOST_CONDITIONS = 2  # of a frame: each may double its entries
+MOST_OPERATIONS = 12
+MOST_BYTES = 1 << 20  # of the input: an entry reads it once more
+
+
+class Conditions:
+    """asked: how many conditions on inputs guards ask."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+
+class Condition:
+    """Computes a tensor of one bool from an input. steps: in order; an argument that is a `Step` stands for what that one gave."""
+
+    def __init__(self, steps: list[tuple[str, Any, tuple, dict[str, Any]]]):
+        self.steps = steps
+
+    def __call__(self, given: object) -> bool | None:
+        """Whether it holds, as a guard asks; None of what is no plain tensor, whose methods may be the user's, and of one that is long."""
+        if type(given) not in PLAIN_CLASSES or given.numel() * given.itemsize > MOST_BYTES:  # type: ignore[attr-defined]
+            return None
+        with of_torch.DisableTorchFunction():  # modes had their say when the steps were recorded
+            return self.holds(given)
+
+    @torch.no_grad()
+    def holds(self, given: object) -> bool:
+        values: list[Any] = [given]
+        for kind, target, args, kwargs in self.steps:
+            args, kwargs = torch.fx.node.map_aggregate((args, kwargs), lambda part: values[part.place] if isinstance(part, Step) else part)  # type: ignore[misc]
+            values.append(getattr(args[0], target)(*args[1:], **kwargs) if kind == "call_method" else target(*args, **kwargs))
+        return bool(values[-1])
+
+
+class Step:
+    def __init__(self, place: int):
+        self.place = place
+
+
+@decides
+def decided(cx: Context, condition: TensorValue) -> bool | None:
+    """Whether a tensor of one bool is true, where an input decides that and a guard may ask; else None."""
+    if cx.state(TorchModes).autocasts or cx.bodies or cx.state(Settings).changed or condition.fake.numel() != 1:
+        return None
+    found = operations_of(cx.recorder, condition.node)
+    if found is None:
+        return None
+    placeholder, operations = found
+    listed = steps_of(placeholder, operations)
+    if placeholder is None:
+        cx.recorder.optional.update(dict.fromkeys(operations))
+        return bool(cx.guarded_call(Condition(listed).holds, [None], {}))
+    if cx.state(Conditions).asked >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
+        return None
+    given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
+    if type(given) is not TensorValue or given.source is None or cx.recorder.was_written(given) or cx.recorder.is_inference(given.fake):
+        return None
+    real = given.real
+    if real.requires_grad:
+        return None
+    asked = Condition(listed)
+    answer = cx.guarded_call(asked, [real], {})
+    if answer is None:
+        return None
+    cx.state(Conditions).asked += 1
+    cx.recorder.shown.add(storage_of(given.fake))
+    cx.recorder.optional.update(dict.fromkeys(operations))
+    cx.guard("EQUALS", Applied(given.source, asked, f" in the condition at {cx.site()}"), answer)
+    return answer
+
+
+def operations_of(recorder: Recording, node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[torch.fx.Node]] | None:
+    """The one input that a node depends on, None for none, and the operations between them; None where there are more inputs, or operations do more."""
+    needed: dict[torch.fx.Node, None] = {}
+    work = [node]
+    while work:
+        one = work.pop()
+        if one not in needed:
+            needed[one] = None
+            work.extend(one.all_input_nodes)
+    inputs = [n for n in needed if n.op == "placeholder"]
+    operations = [n for n in node.graph.nodes if n in needed and n.op != "placeholder"]
+    if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or not all(is_asked_freely(recorder, n) for n in operations):
+        return None
+    return next(iter(inputs), None), operations
+
+
+def steps_of(placeholder: torch.fx.Node | None, operations: Sequence[torch.fx.Node]) -> list[tuple[str, Any, tuple, dict[str, Any]]]:
+    place = {n: Step(i) for i, n in enumerate(operations, 1)} | ({} if placeholder is None else {placeholder: Step(0)})
+    return [(n.op, n.target, *torch.fx.node.map_arg((n.args, n.kwargs), place.__getitem__)) for n in operations]  # type: ignore[arg-type]
+
+
+def is_asked_freely(recorder: Recording, node: torch.fx.Node) -> bool:
+    """Whether an operation is one that may run once more: without effects, without random numbers, of sizes that are known, and of a result that nobody
+    has written since."""
+    result = node.meta.get("val")
+    if not isinstance(result, torch.Tensor) or recorder.version(result) or not is_of_torch(node.target):
+        return False
+    sizes = result.shape
+    plain = not any(isinstance(part, (torch.SymInt, torch.SymFloat)) for part in of_torch.tree_leaves((node.args, node.kwargs)))
+    return is_harmless(node) and plain and math.prod(sizes) <= MOST_BYTES and not is_random(node)
+
+
+def is_random(node: torch.fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return "rand" in name or "dropout" in name or "attention" in name

@@ -1,0 +1,161 @@
+"""Autograd inside of the frame: tensors of the graph that come to require gradients, hooks on them, and torch.autograd.grad.
+
+All three are operations of the graph, and tracing the graph for its derivative runs them as eager does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.tensors.bodies import Function, leaves
+from dynacompile.capture.tensors.tensor import METHODS, TensorValue
+from dynacompile.capture.tensors.torch_modes import TorchModes
+from dynacompile.capture.values.base import Method, Value, bind_arguments
+from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.functions import BoundMethod, FunctionValue
+from dynacompile.capture.values.partials import PartialValue
+from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.ir.source import Attr
+from dynacompile.ops.backward_steps import TensorHook
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.context import Context
+
+LASTING = frozenset({"ID", "FUNCTION", "TYPE", "TENSOR_MATCH", "MODULE", "GLOBAL_STATE"})
+"""Kinds of guards on what a hook may read: what stays as it is until the backward pass, or is a tensor, which the graph keeps."""
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A hook that the graph has, and the closure cells that it read, with what was in them."""
+
+    cells: tuple[tuple[CellValue, Value | None], ...]
+
+    def is_as_read(self) -> bool:
+        return all(cell.content is content for cell, content in self.cells)
+
+
+class Hooks:
+    """all: those of tensors of the graph."""
+
+    def __init__(self) -> None:
+        self.all: list[Hook] = []
+
+
+def requires_grad(cx: Context, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`requires_grad_()`. A tensor of the graph becomes a leaf; that of an input outlives the graph, and is Python's to change."""
+    (flag,) = bind_arguments("requires_grad_", ["requires_grad"], args, kwargs, {"requires_grad": ConstantValue(True)})
+    wanted = bool(flag.truth(cx))
+    is_quiet_view = tensor.fake.is_leaf and tensor.fake._is_view()  # made without gradients, it says what its base says, until it is told otherwise
+    if tensor.fake.requires_grad is wanted and not (wanted and is_quiet_view):
+        return tensor
+    if is_quiet_view and tensor.fake.requires_grad:
+        raise unsupported("autograd-call", f"{tensor.describe()}.requires_grad_(), of a view that was made without gradients,")
+    if tensor.source is not None or cx.bodies or cx.state(TorchModes).inference or cx.recorder.is_inference(tensor.fake):
+        raise unsupported("autograd-call", f"{tensor.describe()}.requires_grad_()")
+    if not tensor.fake.is_leaf or not (tensor.fake.is_floating_point() or tensor.fake.is_complex()):
+        raise unsupported("would-raise", f"{tensor.describe()}.requires_grad_({wanted})")
+    tensor.fake.requires_grad_(wanted)
+    cx.recorder.effect("call_method", "requires_grad_", (tensor.node, wanted), tensor.fake)
+    return tensor
+
+
+class HandleValue(Value):
+    """What register_hook returns."""
+
+    def pytype(self) -> type:
+        return torch.utils.hooks.RemovableHandle
+
+    def describe(self) -> str:
+        return "the handle of a tensor's hook"
+
+    def get_attr(self, cx: Context, name: str) -> Value:
+        return Method(self, name)
+
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise unsupported("hooks", f"{self.describe()}.{name}()")
+
+
+def register_hook(cx: Context, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The hook becomes a graph of its own, which the gradient goes through. One on an input outlives the graph, and is Python's to register."""
+    (hook,) = bind_arguments("register_hook", ["hook"], args, kwargs, {})
+    if tensor.source is not None or cx.bodies:
+        raise unsupported("autograd-call", f"{tensor.describe()}.register_hook()")
+    if not tensor.fake.requires_grad:
+        raise unsupported("would-raise", f"{tensor.describe()}.register_hook() where it requires no gradient")
+
+    def example(fake: torch.Tensor) -> torch.Tensor:
+        with cx.recorder.mode:
+            return torch.empty_like(fake).detach()
+
+    known = set(cx.guards)
+    cells = tuple((cell, cell.content) for cell in cells_of(hook))
+    with cx.recorder.watching() as draws, torch.no_grad():
+        body = Function(cx, "register_hook", hook, [tensor], {}, [0], example)
+    if draws.seen:
+        raise unsupported("random-state", "a tensor's hook")
+    if any(key[0] not in LASTING for key in cx.guards.keys() - known):
+        raise unsupported("hooks", f"{tensor.describe()}, with one that reads what may change until the backward pass,")
+    if body.outputs and (body.outputs[0] is not body.result or body.outputs[0].fake.shape != tensor.fake.shape):
+        raise unsupported("would-raise", f"{tensor.describe()}.register_hook() with a result that is no gradient")
+    cx.state(Hooks).all.append(Hook(tuple((cell, cell.content) for cell, _ in cells)))
+
+    step = TensorHook(lambda grad, rest: next(iter(body.run((grad,), rest)[0]), None))
+    cx.recorder.effect("call_function", step, (tensor.node, *body.rest), None)
+    return HandleValue()
+
+
+def cells_of(function: Value) -> Iterator[CellValue]:
+    """The closure cells of a function and of functions in these."""
+    pending, seen = [function], set()
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionValue):
+            yield from value.closure
+            pending += [cell.content for cell in value.closure if cell.content is not None]
+        elif isinstance(value, (BoundMethod, PartialValue)):
+            pending.append(value.function)
+
+
+METHODS["requires_grad_"] = requires_grad
+METHODS["register_hook"] = register_hook
+
+
+@handles(torch.autograd.grad, one_operation=True)
+def grad(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    names = ["outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched", "materialize_grads"]
+    defaults: dict[str, Value | None] = {name: ConstantValue(None) for name in names[2:]}
+    bound = dict(zip(names, bind_arguments("grad", names, args, kwargs, defaults)))
+    if cx.bodies or is_given(bound["is_grads_batched"]):
+        raise unsupported("autograd-call", "torch.autograd.grad of batched gradients, or inside of a graph of its own,")
+    for name in ("outputs", "inputs"):
+        if not isinstance(bound[name], (TensorValue, TupleValue, ListValue, ConstantValue)):
+            bound[name] = TupleValue(bound[name].listed(cx))  # values of a dict, parameters of a module
+    args, kwargs = [bound[name] for name in names[: len(args)]], {name: bound[name] for name in kwargs}
+    asked = leaves(bound["inputs"])
+    if not all(history_is_known(cx, asked)):
+        raise unsupported("autograd-call", "torch.autograd.grad, where an input of the graph was computed before it,")
+    return cx.op("call_function", torch.autograd.grad, args, kwargs)
+
+
+def is_given(value: Any) -> bool:
+    return not isinstance(value, ConstantValue) or bool(value.value)
+
+
+def history_is_known(cx: Context, asked: list[TensorValue]) -> Iterator[bool]:
+    """Whether what autograd goes through is in the graph: inputs are leaves without hooks, or the one that is not is the only one asked for."""
+    inputs = [value for value in cx.recorder.tensors.values() if isinstance(value, TensorValue) and value.sample.requires_grad]
+    for value in inputs:
+        yield value.real._backward_hooks is None
+        cx.guard("NONE", Attr(value.source, "_backward_hooks"))  # type: ignore[arg-type]
+        yield value.is_leaf(cx) or len(asked) == 1 and asked[0] is value and sum(not v.is_leaf(cx) for v in inputs) == 1

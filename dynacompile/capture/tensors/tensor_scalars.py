@@ -1,0 +1,102 @@
+"""Tensors where a number is meant: `x.add_(y, alpha=t)` reads the value of t in eager; the graph computes with t itself, rounding as eager does.
+And floats that vary from call to call, where torch has another operation that takes them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
+from dynacompile.private import of_torch
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.context import Context
+
+Rewrite = Callable[["Context", str, list[Value], Value], Value]
+
+
+def scaled(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
+    """x.add(y, alpha=scale)."""
+    x, y = args
+    return cx.op("call_method", name, [x, cx.op("call_function", torch.mul, [y, scale], {})], {})
+
+
+def combined(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
+    """x.addcmul(y, z, value=scale) and x.addcdiv(...)."""
+    x, y, z = args
+    join, add = torch.mul if "addcmul" in name else torch.div, "add_" if name.endswith("_") else "add"
+    if on_cpu(y):  # whose kernel scales the first factor, where CUDA's scales the product
+        return cx.op("call_method", add, [x, cx.op("call_function", join, [cx.op("call_function", torch.mul, [y, scale], {}), z], {})], {})
+    return scaled(cx, add, [x, cx.op("call_function", join, [y, z], {})], scale)
+
+
+def scaled_lists(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
+    return cx.op("call_function", getattr(torch, name), [args[0], cx.op("call_function", of_torch.foreach_mul, [args[1], scale], {})], {})
+
+
+def combined_lists(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
+    """scale: a tensor of one number for each of the tensors, or a list of such numbers."""
+    join = of_torch.foreach_mul if "addcmul" in name else of_torch.foreach_div
+    scales = cx.op("call_function", torch.unbind, [scale], {}) if isinstance(getattr(scale, "fake", None), torch.Tensor) else scale
+    if all(map(on_cpu, args[1].elements(cx))):
+        joined = cx.op("call_function", join, [cx.op("call_function", of_torch.foreach_mul, [args[1], scales], {}), args[2]], {})
+    else:
+        joined = cx.op("call_function", of_torch.foreach_mul, [cx.op("call_function", join, args[1:], {}), scales], {})
+    return cx.op("call_function", of_torch.foreach_add_ if name.endswith("_") else of_torch.foreach_add, [args[0], joined], {})
+
+
+# name of the operation -> (how many arguments come before the number, the number's name, the rewrite)
+ROWS: dict[str, tuple[int, str, Rewrite]] = {
+    **dict.fromkeys(("add", "add_", "sub", "sub_"), (2, "alpha", scaled)),
+    **dict.fromkeys(("addcmul", "addcmul_", "addcdiv", "addcdiv_"), (3, "value", combined)),
+    **dict.fromkeys(("_foreach_add", "_foreach_add_", "_foreach_sub", "_foreach_sub_"), (2, "alpha", scaled_lists)),
+    **dict.fromkeys(("_foreach_addcmul", "_foreach_addcmul_", "_foreach_addcdiv", "_foreach_addcdiv_"), (3, "scalars", combined_lists)),
+}
+
+
+def with_tensor_scalar(cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The result of an operation whose number is given as a tensor; None for all others."""
+    if name == "pad":
+        return padded_by_varying(cx, args, kwargs)
+    row = ROWS.get(name)
+    if row is None:
+        return None
+    count, keyword, rewrite = row
+    if len(args) == count and set(kwargs) == {keyword} and is_number(kwargs[keyword], keyword):
+        return rewrite(cx, name, args, kwargs[keyword])
+    if len(args) == count + 1 and keyword != "alpha" and not kwargs and is_number(args[count], keyword):
+        return rewrite(cx, name, args[:count], args[count])
+    return None
+
+
+def padded_by_varying(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """F.pad with a number that varies, which torch's own operation makes a constant; None for all others."""
+    given = {**dict(zip(("input", "pad", "mode", "value"), args)), **kwargs}
+    mode = given.get("mode", ConstantValue("constant"))
+    if not isinstance(given.get("value"), (SymbolicFloat, SymbolicInt)) or not isinstance(mode, ConstantValue) or mode.value != "constant":
+        return None
+    if given.keys() - {"mode"} != {"input", "pad", "value"}:
+        return None
+    return cx.op("call_function", torch.constant_pad_nd, [given[name] for name in ("input", "pad", "value")], {})
+
+
+def is_number(value: Value, keyword: str) -> bool:
+    fake = getattr(value, "sample", None)
+    if keyword == "scalars" and value.pytype() is list:  # as an optimizer has them, whose counts of steps are tensors
+        return bool(value.children()) and all(is_number(item, "scalar") for item in value.children())
+    return isinstance(fake, torch.Tensor) and fake.dim() == (keyword == "scalars")
+
+
+def on_cpu(value: Value) -> bool:
+    fake = getattr(value, "sample", None)
+    return isinstance(fake, torch.Tensor) and fake.device.type == "cpu"
+
+
+def double_tensor(cx: Context, number: Value) -> Value:
+    """A number as a tensor of as many digits as Python has."""
+    return cx.op("call_function", torch.full, [TupleValue([]), number], {"dtype": ConstantValue(torch.float64)})

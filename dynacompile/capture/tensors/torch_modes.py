@@ -1,0 +1,64 @@
+"""Torch's modes in a frame: gradients, inference, autocast. They are really entered, since they decide what operations on fakes give, and are written to
+the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.private import of_torch
+
+if TYPE_CHECKING:
+    from dynacompile.capture.values.recording import Recording
+
+Entry = tuple[torch.fx.Node, Any, Callable]  # the node that enters a mode, what entering gave, and what leaves it
+
+
+class TorchModes:
+    """inference: the frame is in inference mode. autocasts: what it has entered, outermost first. autocast_cache: as the program has set it; capture goes
+    without."""
+
+    def __init__(self, recorder: Recording, inference: bool):
+        self.recorder, self.inference = recorder, inference
+        self.begins_with_gradients = torch.is_grad_enabled()
+        self.autocasts: list[Entry] = []
+        self.autocast_cache = True
+
+    def set_grad_mode(self, mode: bool) -> None:
+        if mode and self.inference:
+            raise unsupported("grad-mode", " inside of inference mode, or")
+        if mode and not self.begins_with_gradients and not torch.is_grad_enabled():
+            raise unsupported("grad-mode", "")
+        if torch.is_grad_enabled() != mode:
+            self.recorder.state_change(of_torch.set_grad_enabled, mode)
+            of_torch.set_grad_enabled(mode)
+
+    def enter_autocast(self, enter: Callable, leave: Callable, arguments: tuple) -> Entry:
+        node = self.recorder.state_change(enter, *arguments)
+        entry = (node, enter(*arguments), leave)
+        self.autocasts.append(entry)
+        return entry
+
+    def exit_autocast(self, entry: Entry) -> None:
+        if not self.autocasts or self.autocasts[-1] is not entry:
+            raise unsupported("context-manager", "autocast regions that are not nested")
+        node, handle, leave = self.autocasts.pop()
+        self.recorder.state_change(leave, node)
+        if leave is not of_torch.exit_inference_mode:
+            leave(handle)
+
+    def enter_inference(self) -> Entry:
+        """Written to the graph alone: fakes that are inference tensors would not count their versions."""
+        entry = (self.recorder.state_change(of_torch.enter_inference_mode, True), None, of_torch.exit_inference_mode)
+        self.autocasts.append(entry)
+        return entry
+
+    def leave(self) -> None:
+        """Leaves the autocast regions that the frame is still in."""
+        for _, handle, leave in reversed(self.autocasts):
+            if leave is not of_torch.exit_inference_mode:
+                leave(handle)
