@@ -15,6 +15,7 @@ from dynacompile.ir.looks import Later, LaterList, appearance, appearance_of, gi
 from dynacompile.ir.nodes import new_node, new_placeholder
 from dynacompile.ir.rounds import LIST_OPS
 from dynacompile.private import of_torch
+from dynacompile.private.of_torch import FakeTensor
 
 if TYPE_CHECKING:
     from dynacompile.autograd.alike import Finding
@@ -89,7 +90,8 @@ class Component:
                 rows.append((node.op, node.target, token(node.args, numbers), token(dict(node.kwargs), numbers)))
         with of_torch.use_lazy_graph_module(True):  # it is interpreted node by node
             module = of_torch.make_graph_module(torch.nn.Module(), graph)
-        return Kind(tuple(rows), module, tuple(map(made, given)), order, sum(map(weight, self.operations)) + len(self.inputs), self.device_types())
+        fakes = tuple([node.meta.get("val") for node in graph.nodes if node.op == "placeholder"])
+        return Kind(tuple(rows), module, fakes, order, sum(map(weight, self.operations)) + len(self.inputs), self.device_types())
 
     def device_types(self) -> frozenset[str]:
         return frozenset(t.device.type for t in self.tensors())
@@ -115,6 +117,7 @@ class Component:
     def graph(self) -> tuple[torch.fx.Graph, list[Node]]:
         """The part as a graph of its own, and what its inputs are in the whole, in the order in which its operations read them."""
         graph, lists = torch.fx.Graph(), self.finding.lists
+        values = Values()
         copies: dict[Any, Node] = {}
         inputs: list[Node] = []
         members: dict[tuple[Step, int], Node] = {}  # nodes that take members of lists
@@ -125,7 +128,7 @@ class Component:
             if node in self.finding.placeholders:
                 made_here = new_placeholder(graph, node.name, copies[inputs[-1]] if inputs else None)
                 inputs.append(node)
-                made_here.meta = with_value(node.meta, self.finding.given[self.finding.placeholders[node]])
+                made_here.meta = values.kept(node.meta, self.finding.given[self.finding.placeholders[node]])
             else:
                 source, k = lists.results[node]
                 made_here = member(source, self.operations[source].index(k))
@@ -142,21 +145,21 @@ class Component:
             if (source, i) not in members:
                 members[source, i] = new_node(graph, "call_function", operator.getitem, (copies[source], i), {}, "getitem")
                 given = copies[source].meta.get("val")
-                members[source, i].meta = with_value(copies[source].meta, None if given is None else given[i])
+                members[source, i].meta = values.kept(copies[source].meta, None if given is None else given[i])
             return members[source, i]
 
         for step in self.operations:
             if type(step) is Round:
-                self.add_round(graph, step, known, copies)
+                self.add_round(graph, step, known, copies, values)
                 continue
             args = tuple(listed(step, a) for a in step.args)
             kwargs = {k: listed(step, v) for k, v in step.kwargs.items()}
             result = copies[step] = new_node(graph, step.op, step.target, args, kwargs, step.name)  # type: ignore[union-attr]
-            result.meta = with_value(step.meta, self.own_result(step))
+            result.meta = values.kept(step.meta, self.own_result(step))
         graph.output(tuple(known(node) for _, node in self.outputs))
         return graph, inputs
 
-    def add_round(self, graph: torch.fx.Graph, step: Round, known: Any, copies: dict[Any, Node]) -> None:
+    def add_round(self, graph: torch.fx.Graph, step: Round, known: Any, copies: dict[Any, Node], values: Values) -> None:
         again = step.target
         own: dict[Any, Node] = {}
         given = dict(zip(again.inputs, step.args))
@@ -167,7 +170,7 @@ class Component:
 
             args, kwargs = torch.fx.node.map_arg(node.args, operand), torch.fx.node.map_arg(dict(node.kwargs), operand)
             own[node] = new_node(graph, node.op, node.target, args, kwargs, node.name)  # type: ignore[arg-type]
-            own[node].meta = with_value(node.meta, given_by(node))
+            own[node].meta = values.kept(node.meta, given_by(node))
         if step.node is not None:
             copies[step.node] = own[again.output]
 
@@ -228,12 +231,28 @@ class Kind:
     devices: frozenset[str]
 
 
-def with_value(meta: Mapping[str, Any], given: Any) -> dict[str, Any]:
-    """What is kept of a node, with a value that may be made later."""
-    kept = {name: value for name, value in meta.items() if name not in ("later", "val")}
-    if given is not None:
-        kept["val"] = made(given)
-    return kept
+class Values:
+    """The fakes of one part's nodes. Those that would be made later are made for the part, which lives no longer than its compile: those of the captured
+    graph, and their memory, would live as long as the entry."""
+
+    def __init__(self) -> None:
+        self.own: dict[Later, FakeTensor] = {}
+
+    def of(self, given: Any) -> Any:
+        if type(given) is LaterList:
+            return given.kind(map(self.of, given.items))
+        if type(given) is not Later or given.made is not None:
+            return made(given)
+        if given not in self.own:
+            self.own[given] = given.look.make()
+        return self.own[given]
+
+    def kept(self, meta: Mapping[str, Any], given: Any) -> dict[str, Any]:
+        """What is kept of a node, with its value."""
+        kept = {name: value for name, value in meta.items() if name not in ("later", "val")}
+        if given is not None:
+            kept["val"] = self.of(given)
+        return kept
 
 
 def token(arg: Any, numbers: Mapping[Any, Any], met: list[Node] | None = None) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from dynacompile.build.cpp import build_cpp
+from dynacompile.build.cpp import build_cpp, expect_cpp
 from dynacompile.build.pool import warm_workers
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_triton
@@ -21,10 +21,14 @@ BUILDERS: dict[str, Builder] = {"cpp": build_cpp, "triton": build_triton}
 
 
 def expect_builds(env: Env) -> None:
-    """Called before a compile: workers that build Triton kernels start in the background where that looks needed, a GPU being in use and the
-    store empty."""
-    if env.config.backend == "default" and not env.config.reference and torch.cuda.is_initialized() and not (env.cache / "binaries").exists():
+    """Called before a compile: where the store is empty, what its first build needs starts in the background. With a GPU in use these are workers that
+    build Triton kernels, else the trial of the C++ compiler."""
+    if env.config.backend != "default" or env.config.reference or (env.cache / "binaries").exists():
+        return
+    if torch.cuda.is_initialized():
         warm_workers(env)
+    else:
+        expect_cpp(env, Store(env.cache / "binaries"))
 
 
 def begin_build(sources: Sources, env: Env) -> Callable[[], Module]:

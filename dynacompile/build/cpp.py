@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked
 from dynacompile.ir.schedule import CpuKernel, KernelSource
 from dynacompile.libraries import Library
-from dynacompile.threads import begin, on_threads
+from dynacompile.threads import begin, can_start_threads, on_threads
 from dynacompile.trusted import scratch_folder
 
 FORMAT = "2"
@@ -88,15 +88,38 @@ def build_units(sources: Mapping[str, KernelSource], env: Env, store: Store) -> 
         return {}
     given = words(env.config.cpp_flags, "cpp_flags")
     threads = [f"-DDC_THREADS={env.config.threads}"] if env.config.threads else []
-    key = probe.verdict_key(probe_text(), *libraries_depend_on(given))
-    safe = probe.remembered(key, store)
+    begun = TRIALS.pop(trial_of(given, store), None)
+    safe = probe.remembered(verdict_key(given), store)
     if safe is not None:
         return build_groups(groups, [*given, *safe, *threads], env, store)
-    find = functools.partial(probed_once, key, store, given)
-    probing = begin(find, "dynacompile-probe")  # nearly every compiler is right: the kernels are compiled while that is found out
+    probing = begun or begin_trial(given, store)  # nearly every compiler is right: the kernels are compiled while that is found out
     built = build_groups(groups, [*given, *threads], env, store)
     safe = probing()
     return build_groups(groups, [*given, *safe, *threads], env, store) if safe else built
+
+
+TRIALS: dict[tuple, Callable[[], tuple[str, ...]]] = {}
+"""Trials of the compiler that began with a capture and that no build has asked for yet. A forked process has none of the threads, and no entries."""
+
+
+def expect_cpp(env: Env, store: Store) -> None:
+    """Begins the trial of the compiler, which takes longer than most kernels, beside what comes before a build."""
+    given = words(env.config.cpp_flags, "cpp_flags")
+    trial = trial_of(given, store)
+    if trial not in TRIALS and can_start_threads():
+        TRIALS[trial] = begin_trial(given, store)
+
+
+def trial_of(given: Sequence[str], store: Store) -> tuple:
+    return os.getpid(), store.folder, *given
+
+
+def begin_trial(given: Sequence[str], store: Store) -> Callable[[], tuple[str, ...]]:
+    return begin(lambda: probed_once(verdict_key(given), store, given), "dynacompile-probe")
+
+
+def verdict_key(given: Sequence[str]) -> str:
+    return probe.verdict_key(probe_text(), *libraries_depend_on(given))
 
 
 def probed_once(key: str, store: Store, given: Sequence[str]) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def assumed(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_if: bool
     if not arm or not may_assume(cx):
         return False
     error = made(frame, arm)
-    if error is None:
+    if error is None or issubclass(error.cls, StopIteration):  # which may end an iteration
         return False
     flag = condition if jumps_if else cx.op("call_function", torch.logical_not, [condition], {})
     cx.effects.assume(flag, None, [error], cx.frames[0].current.position)

@@ -170,6 +170,13 @@ uint64_t tensor_number(const TensorCheck& check, TensorPart part) {
     return check.any_strides ? seed : add_extents(seed, check.strides, check.strides);
 }
 
+PyObject* known_leaf(PyObject* tensor) {
+    const char* meta = autograd_meta(tensor_impl(tensor));
+    if (!meta) return Py_True;
+    if (*reinterpret_cast<const bool*>(meta + autograd.is_view)) return nullptr;
+    return *reinterpret_cast<void* const*>(meta + autograd.function) ? Py_False : Py_True;
+}
+
 bool memory_range(PyObject* value, MemoryRange& range) {
     if (!PyObject_TypeCheck(value, tensor_type)) return false;
     const c10::TensorImpl* impl = tensor_impl(value);

@@ -93,6 +93,15 @@ bool binds_natively(PyObject* found) {
            type == &PyStaticMethod_Type || type == &PyClassMethod_Type;
 }
 
+// Torch's own, of tensors; null where a program has put something else in its place.
+PyObject* getter_of(const char* name) {
+    PyObject* text = PyUnicode_InternFromString(name);
+    PyObject* found = text ? _PyType_Lookup(torch_types.tensor, text) : nullptr;
+    Py_XDECREF(text);
+    PyErr_Clear();
+    return found && is_c_field(found) ? Py_NewRef(found) : nullptr;
+}
+
 Loaded owned_or_nothing(PyObject* made) {
     if (!made) PyErr_Clear();
     return {made, made != nullptr};
@@ -110,8 +119,12 @@ Loaded bind(PyObject* found, PyObject* object, PyObject* type) {
 }  // namespace
 
 Loaded load_attribute(PyObject* object, PyObject* name) {
+    static PyObject* const leaf_getter = getter_of("is_leaf");
     PyTypeObject* type = Py_TYPE(object);
     PyObject* found = _PyType_Lookup(type, name);
+    if (found == leaf_getter && found && (type == torch_types.tensor || type == torch_types.parameter)) {
+        if (PyObject* leaf = known_leaf(object)) return {leaf, false};
+    }
     if (found && PyDescr_IsData(found)) {
         const bool is_native = Py_IS_TYPE(found, &PyMemberDescr_Type) || getters_are_native(object) || PyUnicode_CompareWithASCIIString(name, "__dict__") == 0;
         const bool is_gradient = !is_native && is_c_field(found) && PyUnicode_CompareWithASCIIString(name, "grad") == 0 && asks_torch(type);

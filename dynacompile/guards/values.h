@@ -50,6 +50,7 @@ bool links_are_known();
 PyObject* instance_dict(PyObject* object);               // borrowed; null: it has none
 PyObject** instance_dict_slot(PyObject* object);         // where the object keeps it; null: nowhere
 Loaded applied(PyObject* function, PyObject* object);    // function(object), of a function that runs no code of the user; a null value: it raised
+PyObject* known_leaf(PyObject* tensor);                   // whether a plain tensor is a leaf, as `is_leaf` says; borrowed, null: only its getter can tell
 Loaded load_attribute(PyObject* object, PyObject* name);  // the generic protocol; a null value: not found, or only a user's code could tell
 bool has_attribute(PyObject* object, PyObject* name);     // by the type and the instance dict
 bool hashes_by_identity(PyObject* object);                 // a lookup of it in a dict or set runs no user code

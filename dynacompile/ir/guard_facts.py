@@ -221,12 +221,14 @@ def plain_twin(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def memory_range(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of a strided tensor's first byte and past its last; (0, 0) where it has no memory."""
+    """Addresses of a strided tensor's first byte and past its last; (0, 0) where it has no memory.
+
+    Asked for the address, not for the storage: a storage that was asked for has an object of Python's for as long as it lives."""
     tensor = plain_twin(tensor)
-    if not tensor.numel() or tensor.layout is not torch.strided or not tensor.untyped_storage().data_ptr():
+    if not tensor.numel() or tensor.layout is not torch.strided or not (memory := of_torch.data_address(tensor)):
         return (0, 0)
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    begin = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * tensor.itemsize
+    begin = memory + tensor.storage_offset() * tensor.itemsize
     return begin, begin + (last + 1) * tensor.itemsize  # type: ignore[return-value]  # sizes of a real tensor are ints
 
 

@@ -11,7 +11,9 @@ from dynacompile.ir.shapes import exceeds, expression_of, hint_of, is_undecidabl
 
 
 def overlaps(tensor: torch.Tensor) -> bool:
-    """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides."""
+    """Several elements share memory, as in an expanded tensor: it can't be written to, and a gradient can't have its strides. No elements share none."""
+    if any(expression_of(size) == 0 for size in tensor.shape):
+        return False
     dims = sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda pair: (hint_of(pair[0]), hint_of(pair[1])))
     # What does not meet with several elements along each dimension does not with fewer, so that no size has to be asked.
     return meet([d for d in dims if expression_of(d[1]) not in (0, 1)]) and meet([d for d in dims if exceeds(d[1], 1)])

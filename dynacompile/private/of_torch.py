@@ -177,6 +177,7 @@ add(
     push_on_torch_function_stack="torch._C._push_on_torch_function_stack",
     pop_torch_function_stack="torch._C._pop_torch_function_stack",
     tensor_convert="torch._tensor._convert",
+    data_address="torch._C._data_address",
     make_subclass="torch.Tensor._make_subclass",
 )
 add(

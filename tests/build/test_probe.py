@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dynacompile.build import build, cpp, probe
+from dynacompile.build import build, cpp, expect_builds, probe
 from dynacompile.build.cpp import compile_program
 from dynacompile.build.store import Store
 from dynacompile.codegen import generate
@@ -130,3 +130,23 @@ def test_the_verdict_on_a_right_compiler_is_kept(tmp_path, monkeypatch):
     again, _ = env(tmp_path)
     build(generate(program("another"), again), again)
     assert len(list(Store(tmp_path / "binaries").folder.glob("pr/obe-*"))) == 1
+
+
+def test_the_trial_begins_before_a_build_asks_for_it(tmp_path, monkeypatch):
+    """It takes longer than most kernels: it runs beside capture, once, and the build waits for that one."""
+    begun = []
+
+    def find(key: str, store: Store, *rest: object) -> tuple[str, ...]:
+        begun.append(key)
+        store.put(key, b"[]")
+        return ()
+
+    monkeypatch.setattr(probe, "find_safe_flags", find)
+    first, _ = env(tmp_path)
+    expect_builds(first)
+    assert len(cpp.TRIALS) == 1
+    expect_builds(first)
+    build(generate(program(), first), first)
+    assert len(begun) == 1 and not cpp.TRIALS
+    expect_builds(first)
+    assert not cpp.TRIALS  # the verdict is known

@@ -78,6 +78,27 @@ def a_number_that_is_no_bool(x):
     return x + 1
 
 
+def holds(condition):
+    return bool(condition)
+
+
+def told_by_another_function(x):
+    y = x.detach().clone().mul_(2)
+    if not holds((y > 0).all()):
+        raise ValueError("not above zero")
+    return y + 1
+
+
+def in_a_generator(x):
+    def checked(parts):
+        for part in parts:
+            if not torch.isfinite(part.sum()):
+                raise ValueError("not finite")
+            yield part * 2
+
+    return sum(checked([x, x + 1, x * 3]))
+
+
 def outcome(function: Callable, x: torch.Tensor) -> object:
     try:
         return function(x.clone())
@@ -92,8 +113,12 @@ def same(left: object, right: object) -> bool:
 
 
 @pytest.mark.parametrize(
-    "function", [finite, without_message, negative, several_arguments, class_alone, called, two_checks, before_attention, a_number_that_is_no_bool]
-)
+    "function",
+    [
+        finite, without_message, negative, several_arguments, class_alone, called, two_checks, before_attention, a_number_that_is_no_bool,
+        told_by_another_function, in_a_generator,
+    ],
+)  # fmt: skip
 def test_one_graph_that_raises_what_eager_raises(function):
     compiled = dynacompile.compile(function, fullgraph=True, isolate_recompiles=True)
     for x in (GOOD, BAD, GOOD, -GOOD, torch.zeros(3)):
@@ -145,6 +170,16 @@ def class_of_its_own(x):
     return x * 2
 
 
+def ends_an_iteration(x):
+    def until_negative(parts):
+        for part in parts:
+            if part.sum() < 0:
+                raise StopIteration("negative")
+            yield part * 2
+
+    return sum(until_negative([x * 2, x + 1]))
+
+
 ASKED = [caught_here, writes_later, changed_before, class_of_its_own]
 
 
@@ -160,6 +195,12 @@ def test_what_eager_would_have_done_otherwise_ends_the_graph(function):
 def test_what_an_input_decides_is_a_guard(function):
     compiled = check_stories(function, torch.clone, fullgraph=function is not class_of_its_own)
     assert len(dynacompile.cache_entries(compiled)) <= 2
+
+
+def test_an_error_that_would_end_an_iteration_is_raised_where_it_is():
+    for x in (GOOD, -GOOD):
+        compiled = dynacompile.compile(ends_an_iteration, isolate_recompiles=True)
+        assert same(outcome(compiled, x), outcome(ends_an_iteration, x))
 
 
 def check_stories(function, given, **options):

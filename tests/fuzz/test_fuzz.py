@@ -8,7 +8,7 @@ import torch
 from tests.fuzz.compare import blame, difference
 from tests.fuzz.graphs import generate
 
-FOUND = (92, 140, 273, 326, 368, 484, 500, 742, 1135, 1887, 5831)  # showed a bug once
+FOUND = (92, 140, 273, 326, 368, 484, 500, 742, 1135, 1887, 5831, 1070, 1161, 200067, 200155)  # showed a bug once
 
 
 def check(seed: int, native: bool) -> None:

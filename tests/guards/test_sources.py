@@ -184,3 +184,21 @@ def test_gather_order_and_errors():
         gather({}, [2])
     with pytest.raises(ValueError, match="not among the roots"):
         compile_gather([X], [Item(Local("z", 2), 0)], print)
+
+
+def test_whether_a_tensor_is_a_leaf_is_what_its_getter_says():
+    leaf = torch.ones(3, requires_grad=True)
+    inside = torch.nn.Parameter(torch.ones(3))
+    view = inside[:2]
+    base = (leaf * 1).detach()
+    history_later = base[:1]
+    base.mul_(leaf[:1])  # makes the view part of a history, which only its getter finds out
+    tensors = [torch.ones(2), leaf, leaf * 2, inside, view, view.detach(), leaf.view(3, 1), history_later, base]
+    with torch.no_grad():
+        tensors += [leaf.view(-1), inside[0], leaf * 2]
+    with torch.inference_mode():
+        tensors.append(torch.ones(1))
+    for tensor in tensors:
+        for wanted in (True, False):
+            guards = compile_guards([Guard("EQUALS", Attr(X, "is_leaf"), wanted)])
+            assert guards.check((tensor,), None, {}, {}) == (tensor.is_leaf is wanted), (tensor, wanted)

@@ -135,7 +135,7 @@ def kept(count: int) -> tuple[int, ...]:
 def test_an_entry_keeps_few_objects_for_each_parameter():
     kept(24)
     (few, few_guards), (many, many_guards) = kept(24), kept(72)
-    assert many - few <= 48 * 125
+    assert many - few <= 48 * 115
     assert many_guards - few_guards == 48 * 14
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile.capture.breaks import NotConstant, raises, unsupported
+from dynacompile.capture.breaks import NotConstant, Unsupported, raises, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
@@ -21,7 +21,7 @@ from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.modules import ModuleValue
 from dynacompile.capture.values.objects import ObjectValue
-from dynacompile.capture.values.read_numbers import ReadNumber, computed, converted
+from dynacompile.capture.values.read_numbers import ReadNumber, computed, converted, whether
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
@@ -86,7 +86,19 @@ number(float, "__float__")
 def row_bool(cx: Trace, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs or len(args) > 1:
         raise unsupported("would-raise", "bool() takes one argument")
+    if args and type(args[0]) is TensorValue and args[0].source is None and args[0].fake.numel() == 1:
+        return bool_of(cx, args[0])
     return ConstantValue(args[0].truth(cx) if args else False)
+
+
+def bool_of(cx: Trace, tensor: TensorValue) -> Value:
+    """Where the answer isn't known it is a number that is read from the tensor: who branches on it may know what to do, such as to raise after the graph."""
+    try:
+        return ConstantValue(tensor.truth(cx))
+    except Unsupported as reason:
+        if reason.code != "data-dependent-branch" or tensor.fake.dtype.is_complex:
+            raise
+    return whether(cx, tensor if tensor.fake.dtype is torch.bool else cx.operator("ne", [tensor, ConstantValue(0)]))
 
 
 @handles(abs)

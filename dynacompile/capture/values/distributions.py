@@ -24,6 +24,8 @@ VALIDATES: dict[object, tuple[Callable[..., Any], tuple[str, ...]]] = {  # code 
     Distribution.__init__.__code__: (Distribution.__init__, ("_batch_shape", "_event_shape", "validate_args")),
     Distribution._validate_sample.__code__: (Distribution._validate_sample, ("value",)),
 }
+ASKS = getattr(Distribution.__init__.__globals__.get("_all_true_or_runtime_assert"), "__code__", None)
+"""Code by which both ask, since torch 2.15."""
 HARMLESS = frozenset(
     """
     add sub mul truediv floordiv neg pos pow abs sign rsub subtract multiply divide div true_divide negative reciprocal lerp addcmul addcdiv
@@ -47,7 +49,7 @@ DRAWS = frozenset({"normal_", "uniform_"})  # harmless into a new tensor, with b
 COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"})
 NEW = frozenset({"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"})
 WITH = ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
-PASSES = ("COPY", "CALL_INTRINSIC_1")  # begins of handlers that end one, and, on 3.12, that mind a StopIteration which leaves a generator
+PASSES = ("COPY", "STOPITERATION_ERROR")  # begins of handlers that end one, and, on 3.12, that mind a StopIteration which leaves a generator
 
 
 def assumes_valid(cx: Trace, flag: Value) -> bool:
@@ -56,7 +58,7 @@ def assumes_valid(cx: Trace, flag: Value) -> bool:
     Where it is not, residual code asks again, by the same function on the same values, which raises what eager raises. That is later than in eager: so
     nothing that others see may have changed before, no handler of the program may wait for the error, and what follows has to be harmless.
     """
-    frame = cx.frames[-1]
+    frame = cx.frames[-2 if len(cx.frames) > 1 and cx.frames[-1].code is ASKS else -1]
     found = VALIDATES.get(frame.code)
     if found is None or not may_assume(cx):
         return False

@@ -20,6 +20,7 @@ import dynacompile
 from dynacompile.events import Event, FrameSkipped, GraphBroke
 from tests.fuzz.language import library
 from tests.fuzz.language.programs import Program
+from tests.scenarios import strides
 
 LIBRARY = compile(library.SOURCE, "<library>", "exec")
 INTERNAL = ("internal", "verify", "bug")  # in the code or reason of no break
@@ -93,7 +94,7 @@ class Sight:
 
     def tensor(self, value: torch.Tensor) -> None:
         memory = self._storages.setdefault(value.untyped_storage().data_ptr(), len(self._storages)) if value.numel() else -1
-        facts = f"{value.dtype} {tuple(value.shape)} {value.stride()} grad={value.requires_grad} leaf={value.is_leaf} memory={memory}"
+        facts = f"{value.dtype} {tuple(value.shape)} {strides(value)} grad={value.requires_grad} leaf={value.is_leaf} memory={memory}"
         self.tokens.append(f"tensor {len(self.tensors)}: {facts}")
         self.tensors.append(value.detach().clone())
         self._kept.append(value)
