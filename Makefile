@@ -7,6 +7,8 @@ PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# Tests start some hundreds of processes: without bytecode on the disk each would compile every module that it imports, for more than a second. Empty is unset.
+export PYTHONDONTWRITEBYTECODE :=
 NATIVE_SOURCES := $(wildcard dynacompile/*.cpp dynacompile/*/*.cpp dynacompile/*/*.h dynacompile/*.h)
 
 .PHONY: train test fast lint conf docs setup clean

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 TESTS = Path(__file__).parent
+# For devices that are not there torch.manual_seed keeps the text of the caller's stack, which takes longer than many a program that is tested.
+for module in (torch.cuda, torch.xpu):
+    if not module.is_available():
+        module.traceback = SimpleNamespace(format_stack=list)
 SLOW = frozenset(
     """
     architecture/test_imports.py build/test_attention_builds.py

@@ -6,9 +6,6 @@ import csv
 import json
 import math
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -23,8 +20,8 @@ from dynacompile.callbacks.ledger import Ledger
 from dynacompile.errors import ConfigError
 from dynacompile.events import Compiled
 from tests.callbacks.conftest import FakeCompiler, Regression, loader
+from tests.forked import LIGHTNING, run
 
-ROOT = Path(__file__).parents[2]
 QUICK = {"measure_after": 2, "measure_steps": 1, "step": False, "modules": {"net": {}}}
 
 
@@ -239,9 +236,8 @@ def test_the_largest_of_all_ranks_and_the_speed_up_of_the_slowest():
 
 @pytest.mark.slow
 def test_two_ranks_know_the_same_and_the_first_alone_writes(tmp_path):
-    command = [sys.executable, "-m", "tests.callbacks.two_ranks", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    done = run(LIGHTNING, "-m", "tests.callbacks.two_ranks", str(tmp_path), env=environment, timeout=240)
     assert done.returncode == 0, done.stderr
     known = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1)]
     assert [of["compile/recompiles"] for of in known] == [1.0, 1.0] and known[0]["compile/fit_seconds"] == known[1]["compile/fit_seconds"]

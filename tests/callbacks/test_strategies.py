@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import lightning as L
@@ -16,8 +14,8 @@ from dynacompile.callbacks import DynamoCallback
 from tests.callbacks.strategies_fit import ALONE, CASES
 from tests.callbacks.test_loops import QUIET, Project, loader
 from tests.distributed.ranks import Ended, start
+from tests.forked import LIGHTNING, run
 
-ROOT = Path(__file__).parent.parent.parent
 SCREEN = "─ dynacompile ─"
 
 
@@ -45,8 +43,7 @@ def test_the_closing_screen_is_the_first_ranks_alone(ended):
 
 @pytest.mark.slow
 def test_processes_that_lightning_spawns(tmp_path, folder, ended):
-    command = [sys.executable, "-m", "tests.callbacks.spawned_fit", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240, check=False)
+    done = run(LIGHTNING, "-m", "tests.callbacks.spawned_fit", str(tmp_path), env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in (0, 1):
         eager = (folder / "ddp" / f"loss{rank}").read_text()

@@ -1,4 +1,4 @@
-"""train.py as a user runs it: its last lines, its errors, a sweep's table."""
+"""train.py as a user runs it: its last lines, its errors, a sweep's table. The first test starts a process; others run in one that has imported Lightning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.forked import LIGHTNING, ROOT, run
+
 TINY = (
     "trainer=fast",
     "trainer.max_steps=4",
@@ -25,16 +26,19 @@ TINY = (
 )
 
 
-def train(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+def train(folder: Path, *arguments: str, started: bool = False) -> subprocess.CompletedProcess:
     environment = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     flags = [argument for argument in arguments if argument.startswith("-")]
     overrides = [*TINY, *(argument for argument in arguments if argument not in flags)]
-    return subprocess.run([sys.executable, str(ROOT / "train.py"), *flags, *overrides], cwd=folder, capture_output=True, text=True, env=environment)
+    command = [str(ROOT / "train.py"), *flags, *overrides]
+    if not started:
+        return run(LIGHTNING, *command, cwd=folder, env=environment)
+    return subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, env=environment)
 
 
 @pytest.mark.slow
 def test_a_run_ends_with_its_summary(tmp_path):
-    done = train(tmp_path, "compile=none", "logger=default")
+    done = train(tmp_path, "compile=none", "logger=default", started=True)
     assert done.returncode == 0, done.stderr
     for fact in ("val/loss", "val/unigram_loss", "nothing (compile=none)", "step time, eager", "logs/"):
         assert fact in done.stdout, fact
@@ -75,7 +79,7 @@ def test_a_sweep_ends_with_a_comparison(tmp_path):
     written = {path.name: path.read_text() for path in folder.glob("sweep.*")}
     for name in written:
         (folder / name).unlink()
-    again = subprocess.run([sys.executable, "-m", "dynacompile", "sweep", str(folder)], capture_output=True, text=True, env={**os.environ, "COLUMNS": "120"})
+    again = run(LIGHTNING, "-m", "dynacompile", "sweep", str(folder), env={**os.environ, "COLUMNS": "120"})
     assert "comparison of 2 runs" in again.stdout
     assert written == {path.name: path.read_text() for path in folder.glob("sweep.*")}
 

@@ -26,8 +26,8 @@ from dynacompile.callbacks.sweep_plot import chart
 from dynacompile.callbacks.sweep_runs import NO_WORD, Result, Run, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, cells, rows_of
 from dynacompile.errors import ConfigError
+from tests import forked
 
-ROOT = Path(__file__).parents[2]
 APP = """
 defaults:
   - _self_
@@ -271,7 +271,7 @@ def own_app(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     (folder / "own.yaml").write_text(APP)
     (folder / "app.py").write_text(SCRIPT)
     environment = {**os.environ, "COLUMNS": "150", "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "app.py", "-m", *arguments], cwd=folder, capture_output=True, text=True, env=environment)
+    return forked.run(forked.LIGHTNING, "app.py", "-m", *arguments, cwd=folder, env=environment)
 
 
 @pytest.mark.slow

@@ -9,14 +9,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import torch.distributed as dist
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.forked import LIGHTNING, ROOT, TORCH, Program
+
+OF_LIGHTNING = ("tests.callbacks.strategies_fit", "tests.fuzz.strategies")
 
 
 @dataclass(frozen=True)
@@ -55,27 +55,18 @@ def start(module: str, *args: str, ranks: int = 2, timeout: float = 300, **envir
     the code -9."""
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, *args],
-            cwd=ROOT,
-            env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
+    modules = LIGHTNING if module in OF_LIGHTNING else TORCH
+    started = [Program(modules, ["-m", module, *args], ROOT, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
     end = time.monotonic() + timeout
-    with ThreadPoolExecutor(ranks) as readers:  # all at once: a rank whose pipe is full would wait, and the others for it
-        return list(readers.map(lambda process: ended(process, end), started))
+    return [ended(program, end) for program in started]
 
 
-def ended(process: subprocess.Popen[str], end: float) -> Ended:
+def ended(process: Program, end: float) -> Ended:
     """The process once it has ended, by itself or killed at a time."""
     try:
         out, err = process.communicate(timeout=max(end - time.monotonic(), 0.1))
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
+    assert process.returncode is not None
     return Ended(process.returncode, out, err)

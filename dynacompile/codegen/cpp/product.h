@@ -30,7 +30,7 @@ template <class S> struct BlockedProduct {
   using vector = vec<f32, W>;
 
   // Panel p: for each k, the columns p * Panel ..., with zeros behind the last.
-  INLINE void pack(f32* to, i64 p) const {
+  OUTLINED void pack(f32* to, i64 p) const {
     const i64 first = p * Panel, count = S::N - first < Panel ? S::N - first : Panel;
     if (count < Panel)
       for (i64 i = 0; i < depth * Panel; i += W) write(to + i, vector{});
@@ -52,7 +52,7 @@ template <class S> struct BlockedProduct {
   // Rows of the first operand as blocks read them: Count rows in parts of Part products, row by row, or, where its columns are consecutive, column by column.
   template <int Count> static constexpr i64 Apart = S::Columns ? 1 : S::Copied ? Part : S::A_APART;
   template <int Count> static constexpr i64 Step = S::Columns ? Count : 1;
-  template <int Count> INLINE void copy_rows(f32* to, i64 row) const {
+  template <int Count> OUTLINED void copy_rows(f32* to, i64 row) const {
     if constexpr (S::Columns)
       for (i64 k = 0; k < depth; ++k, to += Count)
         for (int r = 0; r < Count; r += W) {
@@ -73,19 +73,19 @@ template <class S> struct BlockedProduct {
     else return a + row * S::A_APART;
   }
 
-  // Count rows from `row` on of the columns from `column` on.
-  template <int Count> INLINE void block(const f32* left, const f32* panel, i64 row, i64 column) const {
-    vector sums[Count][V] = {};
-    if (depth <= Part) sum<Count>(sums, left, panel, depth);
-    else
-      for (i64 first = 0; first < depth; first += Part) {
-        vector part[Count][V] = {};
-        sum<Count>(part, left + first * (S::Copied ? Count : 1), panel + first * Panel, depth - first < Part ? depth - first : Part);
+  // Count rows from `row` on of the columns from `column` on. A function for each Count, with one loop over k in it: copies for both orders of the walk, or for
+  // depths of a single part, would double the time of the build, and are not faster.
+  template <int Count> OUTLINED void block(const f32* left, const f32* panel, i64 row, i64 column) const {
+    vector sums[Count][V];
+    for (i64 first = 0;;) {
+      vector part[Count][V] = {};
+      sum<Count>(part, left + first * (S::Copied ? Count : 1), panel + first * Panel, depth - first < Part ? depth - first : Part);
 #pragma GCC unroll 14
-        for (int r = 0; r < Count; ++r)
+      for (int r = 0; r < Count; ++r)
 #pragma GCC unroll 2
-          for (int v = 0; v < V; ++v) sums[r][v] += part[r][v];
-      }
+        for (int v = 0; v < V; ++v) sums[r][v] = first == 0 ? part[r][v] : sums[r][v] + part[r][v];
+      if ((first += Part) >= depth) break;
+    }
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) {
       const i64 from = column + v * W, count = S::N - from;
@@ -123,11 +123,11 @@ template <class S> struct BlockedProduct {
     for (; row + 4 <= end; row += 4) f(Length<4>(), row);
     for (; row < end; ++row) f(Length<1>(), row);
   }
-  template <int Count> OUTLINED void rows_of(f32* copies, const f32* panels, i64 row, i64 begin, i64 end) const {
+  template <int Count> INLINE void rows_of(f32* copies, const f32* panels, i64 row, i64 begin, i64 end) const {
     if constexpr (S::Copied) copy_rows<Count>(copies, row);
     for (i64 p = begin; p < end; ++p) block<Count>(left_of<Count>(copies, row), panels + (p - begin) * depth * Panel, row, p * Panel);
   }
-  template <int Count> OUTLINED void panel_of(const f32* copies, const f32* panel, i64 row, i64 p) const {
+  template <int Count> INLINE void panel_of(const f32* copies, const f32* panel, i64 row, i64 p) const {
     block<Count>(left_of<Count>(copies, row), panel, row, p * Panel);
   }
 

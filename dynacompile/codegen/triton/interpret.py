@@ -11,7 +11,9 @@ import linecache
 import operator
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -70,7 +72,8 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     } & module.keys():  # Triton's interpreter multiplies bits of narrow floats as whole numbers
         tl = module["tl"]
         module[name] = lambda a, b, total, tl=tl: tl.dot(a.to(tl.float32), b.to(tl.float32), total)
-    builder = importlib.import_module("triton.runtime.interpreter").InterpreterBuilder
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    builder = interpreter.InterpreterBuilder
     given = [argument(a, module["tl"]) for a in arguments]
     memory = Memory([*given, *(t for a in arguments if isinstance(a, list) for t in a)])
     changed: dict[str, Any] = {
@@ -78,8 +81,38 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
         "create_masked_store": memory.written(builder.create_masked_store),
         "create_atomic_rmw": memory.added(builder.create_atomic_rmw),
     }
-    with np.errstate(all="ignore"), patch.multiple(builder, **changed):
+    with np.errstate(all="ignore"), patch.multiple(builder, **changed), without_waste(interpreter):
         module[entry][grid](*given, **blocks)
+
+
+@contextmanager
+def without_waste(interpreter: Any) -> Iterator[None]:
+    """What the interpreter does again and again for one launch, and for nothing, is done once, or not.
+
+    It looks through all of Triton's language at each call of a function of the kernel's module, which it has patched then; makes a table of all types for
+    each type that it is asked for; and computes in 64 bits whether ints overflow, for assertions that it makes in debug mode alone."""
+    patch_lang, type_of = interpreter._patch_lang, interpreter._get_np_dtype
+    patched: set[int] = set()
+    types: dict[str, np.dtype] = {}
+
+    def patch_once(function: Any) -> Any:
+        module = id(function.__globals__)
+        if module in patched:
+            return None
+        patched.add(module)
+        return patch_lang(function)
+
+    def type_by_name(kind: Any) -> np.dtype:
+        scalar = kind.scalar
+        if scalar.is_ptr():
+            return type_of(scalar)
+        if scalar.name not in types:
+            types[scalar.name] = type_of(scalar)
+        return types[scalar.name]
+
+    options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+    with patch.multiple(interpreter, _patch_lang=patch_once, _get_np_dtype=type_by_name), patch.object(interpreter.interpreter_builder, "options", options):
+        yield
 
 
 def scanning(tl: Any) -> Callable:
