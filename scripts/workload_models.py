@@ -31,13 +31,13 @@ class ConvNet(nn.Module):
 
 
 class Block(nn.Module):
-    """by_hand: attention as products and a softmax, whose triangle is a buffer of `context` rows; else by torch's operator."""
+    """by_hand: attention as products and a softmax, whose triangle is a buffer of `context` rows; else by torch's operator. dropout: of what each half adds."""
 
     triangle: torch.Tensor
 
-    def __init__(self, width: int, heads: int, context: int = 0, by_hand: bool = False):
+    def __init__(self, width: int, heads: int, context: int = 0, by_hand: bool = False, dropout: float = 0.0):
         super().__init__()
-        self.heads, self.by_hand = heads, by_hand
+        self.heads, self.by_hand, self.dropout = heads, by_hand, dropout
         self.register_buffer("triangle", torch.ones(context, context).tril().view(1, 1, context, context) if by_hand else None, persistent=False)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
@@ -51,17 +51,18 @@ class Block(nn.Module):
             y = F.softmax(scores.masked_fill(self.triangle[:, :, :t, :t] == 0, float("-inf")), dim=-1) @ v
         else:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.projection(y.transpose(1, 2).reshape(b, t, c))
-        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+        x = x + F.dropout(self.projection(y.transpose(1, 2).reshape(b, t, c)), self.dropout, self.training)
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh")), self.dropout, self.training)
 
 
 class Gpt(nn.Module):
-    """GPT-2's architecture without dropout; the output layer shares the embedding's weight."""
+    """GPT-2's architecture; the output layer shares the embedding's weight. dropout: everywhere but in attention."""
 
-    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int, by_hand: bool = False):
+    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int, by_hand: bool = False, dropout: float = 0.0):
         super().__init__()
+        self.dropout = dropout
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads, context, by_hand) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, context, by_hand, dropout) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.token.weight
         for p in self.parameters():
@@ -70,6 +71,7 @@ class Gpt(nn.Module):
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         x = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))
@@ -77,9 +79,9 @@ class Gpt(nn.Module):
 
 
 class BertLayer(nn.Module):
-    def __init__(self, width: int, heads: int):
+    def __init__(self, width: int, heads: int, dropout: float = 0.0):
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout
         self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -88,22 +90,23 @@ class BertLayer(nn.Module):
         b, t, c = x.shape
         q, k, v = (s.view(b, t, self.heads, c // self.heads).transpose(1, 2) for s in self.qkv(x).split(c, dim=2))
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(b, t, c)
-        x = self.norm1(x + self.projection(y))
-        return self.norm2(x + self.down(F.gelu(self.up(x))))
+        x = self.norm1(x + F.dropout(self.projection(y), self.dropout, self.training))
+        return self.norm2(x + F.dropout(self.down(F.gelu(self.up(x))), self.dropout, self.training))
 
 
 class Bert(nn.Module):
     """BERT with a head over the vocabulary. What may be attended to is a mask of ones that the model makes, as transformers' does under a compiler."""
 
-    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int):
+    def __init__(self, layers: int, width: int, heads: int, vocabulary: int, context: int, dropout: float = 0.0):
         super().__init__()
+        self.dropout = dropout
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
-        self.layers = nn.ModuleList(BertLayer(width, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(BertLayer(width, heads, dropout) for _ in range(layers))
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         b, t = tokens.shape
-        x = self.norm(self.token(tokens) + self.position(torch.arange(t, device=tokens.device)))
+        x = F.dropout(self.norm(self.token(tokens) + self.position(torch.arange(t, device=tokens.device))), self.dropout, self.training)
         kept = torch.ones(b, t, device=tokens.device)
         bias = (1.0 - kept[:, None, None, :].expand(b, 1, t, t).to(x.dtype)) * torch.finfo(x.dtype).min
         for layer in self.layers:

@@ -201,12 +201,12 @@ def conv_training(device: str, compile: Compile) -> Step:
 
 
 def gpt_training(
-    layers: int, width: int, heads: int, vocabulary: int, context: int, batch: int, dtype: torch.dtype | None, by_hand: bool = False
+    layers: int, width: int, heads: int, vocabulary: int, context: int, batch: int, dtype: torch.dtype | None, by_hand: bool = False, dropout: float = 0.0
 ) -> Callable[[str, Compile], Step]:
     """by_hand: its attention."""
 
     def build(device: str, compile: Compile) -> Step:
-        model = Gpt(layers, width, heads, vocabulary, context, by_hand).to(device)
+        model = Gpt(layers, width, heads, vocabulary, context, by_hand, dropout).to(device)
         tokens = torch.randint(0, vocabulary, (batch, context), device=device)
         return training(model, (tokens, tokens.roll(-1, 1)), compile, lambda loss: loss, dtype)
 
@@ -255,9 +255,12 @@ def flexible(score: Callable | None, rows: int, grad: bool) -> Callable[[str, Co
     return build
 
 
-def bert_training(device: str, compile: Compile) -> Step:
-    tokens = torch.randint(0, 30522, (32, 512), device=device)
-    return training(Bert(12, 768, 12, 30522, 512).to(device), (tokens, tokens.roll(-1, 1)), compile, lambda loss: loss, torch.bfloat16)
+def bert_training(dropout: float = 0.0) -> Callable[[str, Compile], Step]:
+    def build(device: str, compile: Compile) -> Step:
+        tokens = torch.randint(0, 30522, (32, 512), device=device)
+        return training(Bert(12, 768, 12, 30522, 512, dropout).to(device), (tokens, tokens.roll(-1, 1)), compile, lambda loss: loss, torch.bfloat16)
+
+    return build
 
 
 def resnet_training(device: str, compile: Compile) -> Step:
@@ -324,11 +327,13 @@ WORKLOADS: dict[str, Workload] = {
         Workload("GPT-2 small, training 16x1024, bf16", gpt_training(12, 768, 12, 50257, 1024, 16, torch.bfloat16), devices=("cuda",)),
         Workload("GPT 4x128 by hand, context 512, forward", gpt_forward(4, 128, 4, 256, 512, 8, True), devices=("cpu",)),
         Workload("GPT 4x128 by hand, context 1024, training", gpt_training(4, 128, 4, 256, 1024, 2, None, True), devices=("cpu",)),
+        Workload("GPT-2 small, dropout, training 16x1024, bf16", gpt_training(12, 768, 12, 50257, 1024, 16, torch.bfloat16, dropout=0.1), devices=("cuda",)),
         Workload("GPT-2 small by hand, training 16x1024, bf16", gpt_training(12, 768, 12, 50257, 1024, 16, torch.bfloat16, True), devices=("cuda",)),
         Workload("flex_attention in a window, 4x8x1024x64, forward", flexible(None, 1024, False)),
         Workload("flex_attention with falling scores, 4x8x1024x64, forward", flexible(falling, 1024, False)),
         Workload("flex_attention in a window, 4x8x4096x64, bf16, training", flexible(None, 4096, True), devices=("cuda",)),
-        Workload("BERT-base, training 32x512, bf16", bert_training, devices=("cuda",)),
+        Workload("BERT-base, training 32x512, bf16", bert_training(), devices=("cuda",)),
+        Workload("BERT-base, dropout, training 32x512, bf16", bert_training(0.1), devices=("cuda",)),
         Workload("ResNet-50, training 64x224, bf16", resnet_training, devices=("cuda",)),
         Workload("SwiGLU, training", swiglu_training),
         Workload("linear-GELU, 8192x4096x16384, bf16", linear_and(F.gelu), devices=("cuda",)),
