@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 import dynacompile
 from tests.distributed.models import batch
 from tests.distributed.placed_ranks import shown, whole
-from tests.distributed.ranks import run_cases
+from tests.distributed.ranks import DEVICE, run_cases
 from tests.distributed.sharded_ranks import mesh
 
 ROWS, WIDTH = 4, 6
@@ -163,7 +163,7 @@ def hooks_and_computed_inputs() -> None:
 
 def other_meshes() -> None:
     def run(call: Callable[..., Any]) -> Any:
-        line, square = init_device_mesh("cpu", (2,), mesh_dim_names=("a",)), init_device_mesh("cpu", (1, 2), mesh_dim_names=("b", "c"))
+        line, square = init_device_mesh(DEVICE, (2,), mesh_dim_names=("a",)), init_device_mesh(DEVICE, (1, 2), mesh_dim_names=("b", "c"))
         found = []
         for over, where in ((line, [Shard(0)]), (square, [Replicate(), Shard(0)]), (line, [Shard(0)])):
             made = call(distribute_tensor(batch(1), over, where))

@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import dynacompile
 from tests.distributed.models import Layers, batch
+from tests.distributed.ranks import DEVICE, join
 
 OPTIONS = {"gradient_bytes": 1}
 SMALL = 0.002  # MiB of a bucket, two layers
@@ -41,7 +41,7 @@ def eager(model: nn.Module, **options: Any) -> DistributedDataParallel:
 
 def train(wrap: Callable[..., Any], step: Callable[[Any, int], None], make: Callable[[], nn.Module] = Layers, **options: Any) -> State:
     """The gradients of each step and the parameters after the last one."""
-    model = make()
+    model = make().to(DEVICE)
     wrapped = wrap(model, **options)
     found: State = []
     for k in range(STEPS):
@@ -132,7 +132,7 @@ def compression() -> None:
 
 def uneven_inputs() -> None:
     def trained(wrap: Callable[..., Any]) -> State:
-        model = Layers()
+        model = Layers().to(DEVICE)
         wrapped = wrap(model)
         with Join([getattr(wrapped, "_orig_mod", wrapped)]):
             for k in range(2 + 2 * dist.get_rank()):
@@ -161,7 +161,7 @@ def reductions_begin_before_the_backward_ends() -> None:
     """In the order of a backward pass: the buckets whose reduction began, and the end of the compiled backward."""
     for options, early in ((OPTIONS, True), ({"gradient_bytes": 0}, False)):
         dynacompile.reset()
-        model = DistributedDataParallel(dynacompile.compile(Layers(), options=options), bucket_cap_mb=SMALL)
+        model = DistributedDataParallel(dynacompile.compile(Layers().to(DEVICE), options=options), bucket_cap_mb=SMALL)
         order: list[str] = []
 
         def reduce(group, bucket, order=order):
@@ -207,7 +207,7 @@ def with_buffers() -> None:
     found = []
     for wrap in (eager, inside, outside):
         dynacompile.reset()
-        model = make()
+        model = make().to(DEVICE)
         wrapped = wrap(model)
         for k in range(3):
             model.zero_grad()
@@ -219,6 +219,8 @@ def with_buffers() -> None:
 
 def synchronized_batch_norm() -> None:
     """torch has none on CPUs: its own errors, from the module and from DDP."""
+    if DEVICE == "cuda":
+        return statistics_of_all_ranks()
     model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(Layers(2), nn.BatchNorm1d(16)))
     told = []
     for called in (model, dynacompile.compile(model)):
@@ -233,6 +235,16 @@ def synchronized_batch_norm() -> None:
         except ValueError as error:
             told.append(str(error))
     assert len(told) == 4 and told[2] == told[3] and "SyncBatchNorm layers only work with GPU modules" in told[2], told
+
+
+def statistics_of_all_ranks() -> None:
+    def make() -> nn.Module:
+        return nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(Layers(2), nn.BatchNorm1d(16), Layers(2)))
+
+    wanted = train(eager, whole, make)
+    for wrap in (inside, outside):
+        dynacompile.reset()
+        torch.testing.assert_close(train(wrap, whole, make), wanted)
 
 
 def a_module_in_place() -> None:
@@ -269,7 +281,7 @@ CASES = (
 
 
 def main() -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    join(60)
     wanted = sys.argv[1:]
     failed = False
     for case in CASES:

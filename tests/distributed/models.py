@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from tests.distributed.ranks import DEVICE
+
 
 class Layers(nn.Module):
     """Linear layers with gradients of about 1 KiB each. parts: how many of the layers a call takes."""
@@ -24,4 +26,4 @@ class Layers(nn.Module):
 
 
 def batch(seed: int, rows: int = 4, width: int = 16) -> torch.Tensor:
-    return torch.randint(-2, 3, (rows, width), generator=torch.Generator().manual_seed(seed)).float()
+    return torch.randint(-2, 3, (rows, width), generator=torch.Generator().manual_seed(seed)).float().to(DEVICE)

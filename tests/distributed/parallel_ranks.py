@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
 import dynacompile
 from dynacompile import events
 from tests.distributed.models import batch
-from tests.distributed.ranks import run_cases
+from tests.distributed.ranks import DEVICE, run_cases
 from tests.distributed.sharded_ranks import Net, alike, blocks, eager, mesh, parallel, sharded, whole
 
 WORDS, WIDTH, HEADS, ROWS = 8, 8, 2, 4
@@ -122,7 +122,7 @@ class Model(nn.Module):
 
 def model(over_words: bool = True) -> Model:
     torch.manual_seed(0)
-    net = Model().double()
+    net = Model().double().to(DEVICE)
     last = ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1) if over_words else Replicate(), use_local_output=not over_words)
     plan: dict[str, Any] = {"words": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)), "norm": SequenceParallel(), "out": last}
     for k in range(len(net.layers)):
@@ -143,7 +143,7 @@ def trained(net: nn.Module, step: Callable[..., torch.Tensor], update: Callable[
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
     found: Made = []
     for k in range(3):
-        words = torch.randint(WORDS, (2, ROWS + 1), generator=torch.Generator().manual_seed(k))
+        words = torch.randint(WORDS, (2, ROWS + 1), generator=torch.Generator().manual_seed(k)).to(DEVICE)
         with loss_parallel():
             loss = step(net, words)
             loss.backward()
@@ -219,7 +219,7 @@ def optimizers() -> None:
         step = wrap(lambda: optimizer.step())
         for k in range(6):
             for i, p in enumerate(optimizer.param_groups[0]["params"]):  # gradients of a model that clamps would tell of each rounding
-                grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * k + i))
+                grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(100 * k + i)).to(DEVICE)
                 p.grad = distribute_tensor(grad, p.device_mesh, p.placements)
             step()
             schedule.step()
@@ -325,7 +325,7 @@ def writing() -> None:
     def run(call: Callable[..., Any], leaving: Callable[..., Any]) -> Made:
         found: Made = []
         for k in range(3):
-            x, out, part = batch(10 * k + dist.get_rank()), torch.zeros(8, 16), torch.zeros(4, 16)
+            x, out, part = batch(10 * k + dist.get_rank()), torch.zeros(8, 16, device=DEVICE), torch.zeros(4, 16, device=DEVICE)
             found += [call(x, out, part), out, part]
             made, work = leaving(x)
             work.wait()

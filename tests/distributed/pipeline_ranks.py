@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 import dynacompile
 from dynacompile.events import Compiled, FrameSkipped, GraphBroke
-from tests.distributed.ranks import run_cases
+from tests.distributed.ranks import DEVICE, run_cases
 
 WIDTH, LAYERS, PARTS, STEPS = 8, 4, 4, 3
 
@@ -35,7 +35,7 @@ def error(given: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 def stages(looped: bool) -> list[nn.Sequential]:
     """What this rank has of four layers: two neighbours, or, looped, every second one as a stage of its own."""
     torch.manual_seed(0)
-    layers, rank = [Layer() for _ in range(LAYERS)], dist.get_rank()
+    layers, rank = [Layer().to(DEVICE) for _ in range(LAYERS)], dist.get_rank()
     return [nn.Sequential(layers[rank]), nn.Sequential(layers[rank + 2])] if looped else [nn.Sequential(*layers[2 * rank : 2 * rank + 2])]
 
 
@@ -43,13 +43,13 @@ def trained(schedule: Any, looped: bool, compiled: Callable[[nn.Module], nn.Modu
     """Losses of all parts of a batch, on the last rank, and the parameters."""
     own = stages(looped)
     count = len(own) * dist.get_world_size()
-    made = [PipelineStage(compiled(m), dist.get_rank() + 2 * i, count, torch.device("cpu")) for i, m in enumerate(own)]
+    made = [PipelineStage(compiled(m), dist.get_rank() + 2 * i, count, torch.device(DEVICE)) for i, m in enumerate(own)]
     run = schedule(made if looped else made[0], PARTS, loss_fn=error)
     parameters = [p for m in own for p in m.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=0.01)
     generator, losses = torch.Generator().manual_seed(1), []
     for _ in range(STEPS):
-        x, target = torch.randn(2, 2 * PARTS, WIDTH, generator=generator)
+        x, target = torch.randn(2, 2 * PARTS, WIDTH, generator=generator).to(DEVICE)
         told: list[torch.Tensor] = []
         if dist.get_rank() == 0:
             run.step(x)

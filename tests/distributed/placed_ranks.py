@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 import dynacompile
 from dynacompile import events
 from tests.distributed.models import batch
-from tests.distributed.ranks import run_cases
+from tests.distributed.ranks import DEVICE, run_cases
 from tests.distributed.sharded_ranks import mesh
 
 Program = Callable[[Any, Any, torch.Tensor, list], Any]
@@ -123,7 +123,7 @@ def inside_without_history(x, y, z, kept):
 
 @program(GRAD, WHOLE)
 def in_lower_precision(x, y, z, kept):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
         return F.linear(x, y), (x @ y.t()).float().sum()
 
 
@@ -315,7 +315,7 @@ def modes() -> None:
         assert shown(compiled(x, z)) == shown(added(x, z))
     for call in (compiled, added):
         refuses_plain(lambda call=call: call(x, z))
-    words = torch.arange(ROWS) % WIDTH
+    words = torch.arange(ROWS, device=DEVICE) % WIDTH
     x = distribute_tensor(batch(1, ROWS, WIDTH), mesh(), [Shard(1)])
     compiled = dynacompile.compile(loss)
     for _ in range(2):

@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
 from tests.forked import LIGHTNING, ROOT, TORCH, Program
 
+DEVICE = os.environ.get("RANKS_DEVICE", "cpu")
+"""What the ranks compute on: gloo joins CPUs; NCCL joins GPUs, one for each rank, beside gloo for what is on CPUs."""
 OF_LIGHTNING = ("tests.callbacks.strategies_fit", "tests.fuzz.strategies")
 
 
@@ -28,9 +31,16 @@ class Ended:
     err: str
 
 
+def join(seconds: int) -> None:
+    """Makes the process group. seconds: how long a rank waits for another one."""
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if DEVICE == "cuda" else "gloo", timeout=timedelta(seconds=seconds))
+
+
 def run_cases(cases: Sequence[Callable[[], None]], names: Sequence[str]) -> None:
     """What a rank does: the cases of these names, or all. Prints the name of each that held."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    join(120)
     failed = False
     for case in [case for case in cases if case.__name__ in names or not names]:
         try:

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 import dynacompile
 from dynacompile import events
 from tests.distributed.models import batch
-from tests.distributed.ranks import run_cases
+from tests.distributed.ranks import DEVICE, run_cases
 
 STEPS, WIDTH, DEPTH = 4, 16, 3
 
@@ -54,6 +54,8 @@ class Net(nn.Module):
     def __init__(self, again: bool = False):
         super().__init__()
         self.blocks = nn.ModuleList(Block(k, again) for k in range(DEPTH))
+        if not next(self.parameters()).is_meta:
+            self.to(DEVICE)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -94,7 +96,7 @@ def same(mine: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
 
 
 def mesh() -> DeviceMesh:
-    return init_device_mesh("cpu", (dist.get_world_size(),))
+    return init_device_mesh(DEVICE, (dist.get_world_size(),))
 
 
 def full(tensor: torch.Tensor) -> torch.Tensor:
@@ -175,10 +177,10 @@ def built_on_meta() -> None:
         with torch.device("meta"):
             net = Net()
         net = sharded(net)
-        net.to_empty(device="cpu")
+        net.to_empty(device=DEVICE)
         with torch.no_grad():
             for p in net.parameters():
-                p.copy_(distribute_tensor(torch.arange(p.numel()).reshape(p.shape) % 3.0 - 1, mesh(), [Shard(0)]))
+                p.copy_(distribute_tensor(torch.arange(p.numel(), device=DEVICE).reshape(p.shape) % 3.0 - 1, mesh(), [Shard(0)]))
         return net
 
     wanted, _ = counted(eager, trained, made())
@@ -247,7 +249,7 @@ def talks(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     rows = ((x.sum(0, keepdim=True) + x).clamp(max=3).sum(1, keepdim=True) * x).sum(0, keepdim=True) + x * 4
     functional.all_reduce(rows, "max", ALL)
     once = functional.all_reduce(x, "sum", ALL) + functional.all_reduce(x, "sum", ALL)
-    number = functional.all_reduce(torch.tensor(2.0), "sum", ALL)
+    number = functional.all_reduce(torch.tensor(2.0, device=x.device), "sum", ALL)
     exchanged = functional.all_to_all_single(x.flatten() + 1, None, None, ALL)
     gathered = torch.ops._c10d_functional.wait_tensor(begun)
     return gathered + 1, torch.ops._c10d_functional.wait_tensor(scattered) * 2, once * number, exchanged - 1, rows

@@ -16,13 +16,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import dynacompile
 from tests.distributed.models import batch
 from tests.distributed.parallel_ranks import Made, clipped_step, counted, same
-from tests.distributed.ranks import run_cases
+from tests.distributed.ranks import DEVICE, run_cases
 from tests.distributed.sharded_ranks import Net, blocks, eager, whole
 
 
 def square() -> nn.Module:
     """Each layer is cut over one dimension of the mesh, and what is left over the other."""
-    both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    both = init_device_mesh(DEVICE, (2, 2), mesh_dim_names=("data", "model"))
     net = Net().double()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():  # numbers that roundings bring to the other side of no bound

@@ -14,7 +14,6 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 import dynacompile
 from dynacompile.events import FrameSkipped, GraphBroke
-from tests.distributed.ranks import Ended, start
+from tests.distributed.ranks import DEVICE, Ended, join, start
 
 WIDTH, MANY = 4, 6
 PLACES = (Shard(0), Shard(1), Replicate())
@@ -168,7 +167,7 @@ def inputs(made: Program, mesh: DeviceMesh, call: int) -> list[torch.Tensor]:
     found = []
     for k, place in enumerate(made.later if call == CALLS - 1 else made.places):
         numbers = torch.Generator().manual_seed(100 * made.seed + 10 * call + k)
-        whole = torch.randint(-2, 3, (made.rows if k < 2 else 4, WIDTH), generator=numbers).float()
+        whole = torch.randint(-2, 3, (made.rows if k < 2 else 4, WIDTH), generator=numbers).float().to(DEVICE)
         found.append(distribute_tensor(whole, mesh, [place]).requires_grad_(made.story == GRADIENTS))
     return found
 
@@ -199,7 +198,7 @@ def story(made: Program, call: Callable[..., list[Any]], given: list[Any]) -> li
 
 def compare(seed: int, backend: str = "reference", show: bool = False) -> str:
     """What differs under a seed, empty where nothing does. Both ranks call this at the same time."""
-    made, mesh, rank = program(seed), init_device_mesh("cpu", (2,)), dist.get_rank()
+    made, mesh, rank = program(seed), init_device_mesh(DEVICE, (2,)), dist.get_rank()
     function = made.function()
     if show and rank == 0:
         print(made.text, made, flush=True)
@@ -252,7 +251,7 @@ def main() -> None:
         return
     warnings.simplefilter("ignore")
     logging.getLogger("torch").setLevel(logging.CRITICAL)  # it logs the errors that programs raise
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    join(60)
     seeds = range(given.first, given.last)
     differing = [seed for seed in seeds if compare(seed, given.backend, given.show)]
     print(f"rank {dist.get_rank()}: {len(differing)} of {len(seeds)} programs differ {differing or ''}".rstrip(), flush=True)
