@@ -15,7 +15,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from dynacompile.autograd.record import Recorder
-from dynacompile.ops.wrappers import is_wrapper_class, tensors_in
+from dynacompile.ops.wrappers import ask_unseen, is_wrapper_class, tensors_in
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, TorchDispatchMode
 
@@ -30,6 +30,7 @@ class WrapperRecorder(Recorder):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
+        ask_unseen()
         with Inside(self), of_torch.ExcludeDispatchKeyGuard(FUNCTIONALIZE), self:
             yield
 

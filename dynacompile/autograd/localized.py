@@ -22,7 +22,18 @@ from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.backward_steps import Step
 from dynacompile.ops.fused_steps import FUSED_STEPS
-from dynacompile.ops.wrappers import Enter, Leave, has_wrappers, inner_of, is_dtensor_class, is_wrapper, is_wrapper_class, let_go_of_masks, tensors_in
+from dynacompile.ops.wrappers import (
+    Enter,
+    Leave,
+    ask_unseen,
+    has_wrappers,
+    inner_of,
+    is_dtensor_class,
+    is_wrapper,
+    is_wrapper_class,
+    let_go_of_masks,
+    tensors_in,
+)
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode, TorchDispatchMode
 
@@ -40,6 +51,7 @@ def localized(graph: torch.fx.GraphModule, fakes: Sequence[object]) -> tuple[tor
     if mode is None:
         return graph, fakes
     local = Local()
+    ask_unseen()
     try:
         inside = [without_history(node, fake) for node, fake in zip(placeholders(graph), fakes, strict=True)]
         return written_by(local, graph, inside, mode), inside

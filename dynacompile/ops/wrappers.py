@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from dynacompile.errors import Unsupported
 from dynacompile.markers import TRACED_THROUGH
@@ -189,6 +190,24 @@ def coerce_placed(wrapper: Any, wanted: Wrapping) -> torch.Tensor:
 
 
 DTENSOR = Kind(placed_of, placed_maker, tangent_placed, is_placed_alike, coerce_placed)
+
+
+def ask_unseen() -> None:
+    """Has DTensor ask fakes, of the sizes of all ranks together, what an operation gives, without the modes that record: what they run is no part of a
+    program. Since torch 2.12 it does so by itself. Taking the modes away harms nobody, so it is done once and for good."""
+    module: Any = sys.modules.get(DTENSORS)
+    if module is None:
+        return
+    propagator = module.DTensor._op_dispatcher.sharding_propagator
+    ask = propagator._propagate_tensor_meta_non_cached
+    if disable_proxy_modes_tracing.__name__ in ask.__code__.co_names:
+        return
+
+    def asked(schema: Any) -> Any:
+        with disable_proxy_modes_tracing():
+            return ask(schema)
+
+    propagator._propagate_tensor_meta_non_cached = asked
 
 
 def let_go_of_masks(wrappers: Iterable[object]) -> None:

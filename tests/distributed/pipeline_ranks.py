@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble
 
 import dynacompile
-from dynacompile.events import Compiled, FrameSkipped, GraphBroke
+from dynacompile.events import Compiled, FrameSkipped, GraphBroke, Recompiled
 from tests.distributed.ranks import DEVICE, run_cases
 
 WIDTH, LAYERS, PARTS, STEPS = 8, 4, 4, 3
@@ -72,7 +72,8 @@ def check(schedule: Any, looped: bool, compiled: Callable[[nn.Module], nn.Module
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-6)
     assert (dist.get_rank() == 0) == (not got[0])
     assert not [e.reason for e in seen if isinstance(e, (GraphBroke, FrameSkipped))]
-    assert sum(isinstance(e, Compiled) for e in seen) == entries, [e.frame for e in seen if isinstance(e, Compiled)]
+    asked = sum(isinstance(e, Recompiled) and "grad mode: off -> on" in e.failed for e in seen)  # torch 2.11 asks a stage for sizes, without gradients
+    assert sum(isinstance(e, Compiled) for e in seen) - asked == entries, [e.frame for e in seen if isinstance(e, Compiled)]
 
 
 def whole(module: nn.Module) -> nn.Module:

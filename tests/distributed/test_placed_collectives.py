@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dynacompile
@@ -49,6 +49,17 @@ def begun_in_eager(function, *args) -> list[str]:
             made.sum().backward()
     names = [event.name.removeprefix(BEGUN) for event in seen.events() if event.name.startswith(BEGUN)]
     return [name for name in names if name not in ("wait_tensor", "_wrap_tensor_autograd")]
+
+
+def externs(function, *args) -> set[str]:
+    found: set[str] = set()
+
+    def see(stage: str, made: object) -> None:
+        if isinstance(made, Schedule):
+            found.update(name(step) for step in made.steps if isinstance(step, Extern))
+
+    dynacompile.explain(function, observer=see)(*args)
+    return found
 
 
 def column_and_row(mesh: DeviceMesh) -> nn.Module:
@@ -101,3 +112,11 @@ def test_a_result_that_no_one_reads_is_gathered_as_in_eager(mesh):
     wanted = begun_in_eager(function, x)
     (told,) = schedules(function, x)
     assert [name for name in told if name not in ("kernel", "wait_tensor")] == wanted == ["all_gather_into_tensor"]
+
+
+def test_what_torch_asks_of_fakes_is_in_no_program(mesh):
+    """To know what an operation gives, DTensor runs it on fakes of the sizes of all ranks together, and with that a check of classes that no rank has."""
+    x, words = distribute_tensor(torch.ones(4, 6), mesh, [Shard(1)]), torch.arange(4)
+    with loss_parallel():
+        found = externs(nn.functional.cross_entropy, x, words)
+    assert found and not any("check" in name for name in found), found
