@@ -30,7 +30,7 @@ from dynacompile.schedule.order import order
 from dynacompile.schedule.parts import Copies, Names, joined, named_apart
 from dynacompile.schedule.product_model import expected, is_known
 from dynacompile.schedule.products import fuse_products
-from dynacompile.schedule.simplify import without_double_rounding, without_one_hot_sums, without_settled_choices
+from dynacompile.schedule.simplify import simplified, without_one_hot_sums
 from dynacompile.schedule.starved import split_reductions
 from dynacompile.schedule.units import Unit, Units, make_units
 
@@ -156,7 +156,7 @@ def kernel_nests(units: Units) -> dict[int, Nest]:
         if unit.extern is None:
             stored = [w for w in unit.writes if w in units.kept or units.readers.get(w, set()) - {unit.id}]
             nest = unit.members[0][1] if len(unit.members) == 1 else join([n for _, n in unit.members], unit.axes, stored)
-            found[unit.id] = lay_out(without_double_rounding(without_settled_choices(nest), buffers), buffers) if nest.stores() else nest
+            found[unit.id] = lay_out(simplified(nest, buffers), buffers) if nest.stores() else nest
     return found
 
 

@@ -1,16 +1,18 @@
 """Work that a nest need not do: a sum over the elements of which at most one, at a known place, is not zero; rounding before a store that rounds;
-choices between values where what uses the chosen one decides."""
+choices between values where what uses the chosen one decides, or where the numbers can end them in one way alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from dynacompile.ir.body import Body, needs, without_dead
 from dynacompile.ir.index import Extent, Index, Var, atom
-from dynacompile.ir.loops import Buffer, Nest, Op, levels
+from dynacompile.ir.loops import Access, Buffer, Nest, Op, levels
+from dynacompile.ir.ranges import compared, ranges
 from dynacompile.ops.scalars import NEAREST
 
 KEEPING_ZERO = frozenset({*NEAREST.values(), "neg", "cast"})  # operations of one value that give zero of zero
@@ -52,6 +54,11 @@ def without_one_hot_sums(nest: Nest) -> Nest:
     return replace(nest, axes=nest.x_axes, body=without_dead(body.ops))
 
 
+def simplified(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
+    """What a kernel computes, without what it need not compute."""
+    return without_double_rounding(without_settled_choices(without_certain_choices(nest)), buffers)
+
+
 def without_double_rounding(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
     """What comes from memory of bfloat16 or float16 is rounded already, and a store into such memory rounds by itself."""
     body = list(nest.body)
@@ -63,6 +70,54 @@ def without_double_rounding(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
         if args != op.args:
             body[i] = replace(op, args=args)
     return nest if body == list(nest.body) else replace(nest, body=without_dead(body))
+
+
+COMPARED = ("lt", "le", "eq", "ne", "max", "min")
+
+
+def without_certain_choices(nest: Nest) -> Nest:
+    """Comparisons, and the larger or smaller of two numbers, where the ranges of the numbers leave one outcome."""
+    if not any(op.name in COMPARED and not nest.body[op.args[0]].dtype.is_floating_point for op in nest.body):
+        return nest
+    known = ranges(nest.body)
+    body = Body()
+    ids: list[int] = []
+    for op in nest.body:
+        chosen = certain(nest.body, op, known, body, ids)
+        if chosen is not None:
+            ids.append(chosen)
+            continue
+        ids += body.splice([op], {}, before=ids)[len(ids) :]
+        last = body.ops[-1]
+        if isinstance(last.attr, Access) and last.attr.mask is not None and is_true(body.ops[last.attr.mask]):
+            body.ops[-1] = replace(last, attr=replace(last.attr, mask=None))
+    return replace(nest, body=without_dead(body.ops))
+
+
+def certain(old: Sequence[Op], op: Op, known: Sequence[Any], body: Body, ids: Sequence[int]) -> int | None:
+    """The value of the new body that an op of the old one is for certain. ids: of the new body, for each before it."""
+    if op.name in COMPARED and not any(known[a] is None for a in op.args):
+        a, b = (known[i] for i in op.args)
+        if op.name not in ("max", "min"):
+            holds = compared(op.name, a, b)
+            return None if holds is None else body.emit("constant", (), torch.bool, holds)
+        if op.dtype.is_floating_point:  # of two zeros either may be the larger
+            return None
+        first = compared("le", b, a) if op.name == "max" else compared("le", a, b)
+        second = compared("le", a, b) if op.name == "max" else compared("le", b, a)
+        return ids[op.args[0]] if first else ids[op.args[1]] if second else None
+    new = [body.ops[ids[a]] for a in op.args]
+    if op.name == "where" and new[0].name == "constant":
+        return ids[op.args[1 if new[0].attr else 2]]
+    if op.name == "add" and not op.dtype.is_floating_point and any(is_zero(n) for n in new):
+        return ids[op.args[0 if is_zero(new[1]) else 1]]
+    if op.name == "and" and op.dtype == torch.bool and any(map(is_true, new)):
+        return ids[op.args[0 if is_true(new[1]) else 1]]
+    return None
+
+
+def is_true(op: Op) -> bool:
+    return op.name == "constant" and op.dtype == torch.bool and bool(op.attr)
 
 
 Facts = dict[tuple, bool]  # what is known of conditions, by `condition_key`

@@ -13,7 +13,9 @@ from dynacompile.codegen.triton.parts import Parts
 from dynacompile.codegen.triton.scans import joined_scans, scan
 from dynacompile.codegen.triton.tiles import Tiling, op_phases
 from dynacompile.errors import Unsupported
+from dynacompile.ir.index import Extent
 from dynacompile.ir.loops import Access, Nest, Op, levels
+from dynacompile.ir.ranges import Range, narrow, ranges
 from dynacompile.ir.schedule import Kernel
 from dynacompile.quoting import identifier
 
@@ -53,6 +55,8 @@ class Values:
         self.evict = ""
         self.unfenced = False
         self.fast = rounds_to_16_bits(self.nest, self.dtypes)
+        self.narrow = narrow(self.nest.body)
+        """Of int64, computed in 32 bits. Who uses such a value elsewhere widens it."""
 
     # names
 
@@ -105,7 +109,9 @@ class Values:
     def scalar(self, i: int, op: Op) -> list[str]:
         self.shapes[i] = frozenset().union(*(self.shapes[a] for a in op.args))
         dtype = self.nest.body[op.args[-1]].dtype
-        if op.name == "cast":
+        if i in self.narrow or self.reads_narrow(op):
+            text = self.narrow_scalar(i, op, dtype)
+        elif op.name == "cast":
             text = scalars.cast(self.argument(op.args[0]), dtype, op.dtype)
         else:
             if op.name == "truediv" and self.divides_row(i, op):
@@ -114,6 +120,24 @@ class Values:
             literals = infix and any(self.nest.body[a].name != "constant" for a in op.args)
             text = template.format(*(self.argument(a, literals) for a in op.args), bits=scalars.BITS.get(dtype, 0))
         return [f"{self.name(i)} = {text}", *self.note_indirect(i)]
+
+    def reads_narrow(self, op: Op) -> bool:
+        """Whether an op gives the same of numbers in 32 bits."""
+        return op.name in ("cast", "lt", "le", "eq", "ne") and bool(op.args) and all(a in self.narrow for a in op.args)
+
+    def narrow_scalar(self, i: int, op: Op, dtype: torch.dtype) -> str:
+        """An op on numbers of 32 bits, or with such a result."""
+        dtype = torch.int32 if dtype == torch.int64 else dtype
+        args = [self.name(a) if a in self.narrow and self.nest.body[a].name != "constant" else self.narrow_argument(a) for a in op.args]
+        if op.name == "cast":
+            return scalars.cast(args[0], dtype, torch.int32 if i in self.narrow else op.dtype)
+        return scalars.row(op.name, dtype, self.fast)[0].format(*args, bits=32)
+
+    def narrow_argument(self, i: int) -> str:
+        op = self.nest.body[i]
+        if op.name == "constant" and i in self.narrow:
+            return self.constant(scalars.literal(op.attr, torch.int32), torch.int32)  # type: ignore[arg-type]
+        return self.argument(i)
 
     def exponential(self, dtype: torch.dtype) -> str:
         return scalars.row("exp", dtype, self.fast)[0]
@@ -141,14 +165,15 @@ class Values:
     def note_indirect(self, i: int) -> list[str]:
         """Keeps the text by which an access uses op i as an index."""
         name = self.name(i)
-        self.indirect[i] = (name if self.nest.body[i].dtype == torch.int64 else f"{name}.to(tl.int64)", self.shapes[i])
+        wide = self.nest.body[i].dtype == torch.int64 and i not in self.narrow
+        self.indirect[i] = (name if wide else f"{name}.to(tl.int64)", self.shapes[i])
         return []
 
     def argument(self, i: int, literal: bool = False) -> str:
         """Op i as an operand: its variable, or for a constant a literal or a typed scalar."""
         op = self.nest.body[i]
         if op.name != "constant":
-            return self.name(i)
+            return f"{self.name(i)}.to(tl.int64)" if i in self.narrow else self.name(i)
         text = scalars.literal(op.attr, op.dtype)  # type: ignore[arg-type]
         if literal:
             return f"({text})" if text.startswith("-") else text
@@ -161,7 +186,7 @@ class Values:
 
     def index(self, i: int, op: Op) -> list[str]:
         text, self.shapes[i] = self.indexer.text(op.attr)  # type: ignore[arg-type]
-        dtype = scalars.value(op.dtype)
+        dtype = scalars.value(torch.int32 if i in self.narrow else op.dtype)
         text = f"({text}).to({dtype})" if self.shapes[i] or op.attr.symbols() else f"tl.full((), {text}, {dtype})"  # type: ignore[union-attr]
         return [f"{self.name(i)} = {text}", *self.note_indirect(i)]
 
@@ -175,8 +200,9 @@ class Values:
     def inside(self, access: Access) -> list[str]:
         """The conditions under which the positions that are tensor elements lie in their dimensions."""
         found = []
+        known = ranges(self.nest.body) if any(v.name[0] == "%" for v in access.index.variables()) else []
         for v in access.index.variables():
-            if v.name[0] == "%" and v.size is not None:
+            if v.name[0] == "%" and v.size is not None and not lies_in(known[int(v.name[1:])], v.size):
                 position, _ = self.indirect[int(v.name[1:])]
                 found.append(f"({position} >= 0) & ({position} < {v.size})")
         return found
@@ -366,6 +392,12 @@ class Values:
             inside = [f"{partial} = {reductions.step(kind, partial, text, dtype)}"]
             after = [f"{self.name(i)} = {reductions.finish(kind, partial, dtype)}"]
         return before, inside, after + self.note_indirect(i)
+
+
+def lies_in(known: Range | None, size: Extent) -> bool:
+    """Whether numbers of a range are places in a dimension, whatever its size in a call."""
+    least = size if isinstance(size, int) else size.bounds()[0]
+    return known is not None and least is not None and known[0] >= 0 and known[1] < least
 
 
 def lane_of(kernel: Kernel, tiling: Tiling) -> tuple[str, str] | None:
