@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import torch
 
 TESTS = Path(__file__).parent
 # For devices that are not there torch.manual_seed keeps the text of the caller's stack, which takes longer than many a program that is tested.
-for module in (torch.cuda, torch.xpu):
+for module in (torch.cuda, torch.xpu, torch.mtia):
     if not module.is_available():
         module.traceback = SimpleNamespace(format_stack=list)
 SLOW = frozenset(
@@ -34,6 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder, file = item.path.parent.name, item.path.name
         if f"{folder}/{file}" in SLOW or SLOW_FOLDERS & set(item.path.relative_to(TESTS).parts):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Collections during tests look at what came since: not at torch, and all tests, each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
