@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+BARE = ("torch",)
+"""For what dynacompile does, or reads from the environment, when it is imported."""
 TORCH = ("torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.testing", "pytest", "dynacompile")
 LIGHTNING = (*TORCH, "lightning", "hydra", "dynacompile.callbacks", "dynacompile.callbacks.overrides", "dynacompile.callbacks.sweep_runs")
 MOST_BYTES = 1 << 17  # of a request
