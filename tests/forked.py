@@ -11,7 +11,6 @@ import gc
 import importlib
 import json
 import os
-import resource
 import runpy
 import socket
 import subprocess
@@ -30,12 +29,6 @@ TORCH = ("torch.distributed.fsdp", "torch.distributed.tensor.parallel", "torch.t
 LIGHTNING = (*TORCH, "lightning", "hydra", "dynacompile.callbacks", "dynacompile.callbacks.overrides", "dynacompile.callbacks.sweep_runs")
 MOST_BYTES = 1 << 17  # of a request
 SERVERS: dict[tuple[str, ...], socket.socket] = {}
-SPENT: list[float] = []
-"""CPU seconds of each program that has ended, with those of its children."""
-
-
-def spent() -> float:
-    return sum(SPENT)
 
 
 def server(modules: tuple[str, ...]) -> socket.socket:
@@ -61,13 +54,13 @@ class Program:
         assert len(request) < MOST_BYTES
         socket.send_fds(server(modules), [request], [theirs.fileno(), *(stream.fileno() for stream in self.streams)])
         theirs.close()
-        self.pid = int(self.told())
+        self.pid = self.told()
 
-    def told(self) -> str:
+    def told(self) -> int:
         message = self.control.recv(64)
         if not message:
             raise RuntimeError("the server of programs has ended; what it printed says why")
-        return message.decode()
+        return int(message)
 
     def kill(self) -> None:
         if self.returncode is None:
@@ -77,11 +70,9 @@ class Program:
         """What it wrote, once it has ended. Raises subprocess.TimeoutExpired."""
         self.control.settimeout(timeout)
         try:
-            code, seconds = self.told().split()
+            self.returncode = self.told()
         except TimeoutError:
             raise subprocess.TimeoutExpired(self.arguments, timeout or 0) from None
-        self.returncode = int(code)
-        SPENT.append(float(seconds))
         self.control.close()
         out, err = (read(stream) for stream in self.streams)
         return out, err.partition("nanobind: leaked")[0]  # a frozen heap is not freed at the end, which Triton's binding reports
@@ -125,9 +116,7 @@ def next_program(channel: socket.socket) -> dict[str, Any]:
     if program:
         os.close(out), os.close(err)
         os.write(control, str(program).encode())
-        code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        os.write(control, f"{code} {used.ru_utime + used.ru_stime}".encode())
+        os.write(control, str(os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])).encode())
         os._exit(0)
     os.dup2(out, 1), os.dup2(err, 2)
     for descriptor in descriptors:

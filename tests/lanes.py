@@ -1,7 +1,7 @@
 """Which tests the fast lane runs, `make fast`: as many files as fit into some CPU seconds, by what each cost when it was last recorded.
 
 `pytest --record-costs` writes the CPU seconds of the tests that it ran to costs.json, and leaves those of other files as they were. The seconds are of the
-process, of the children that it waited for, and of the programs of `tests.forked`. A file has its own entry, and so has each of its tests whose call takes
+process and of all that it started. A file has its own entry, and so has each of its tests whose call takes
 more than COSTLY seconds; what fixtures take is the file's, since a module's fixture would else be told of its first test alone.
 """
 
@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-
-from tests import forked
 
 TESTS = Path(__file__).parent
 COSTS = TESTS / "costs.json"
@@ -55,8 +53,27 @@ def is_fast(item: pytest.Item, costs: Costs, files: set[str]) -> bool:
 
 
 def spent() -> float:
+    """CPU seconds of this process and of all that it started, ended or not."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system + forked.spent()
+    return times.user + times.system + times.children_user + times.children_system + of_living_children(os.getpid())
+
+
+def of_living_children(process: int) -> float:
+    """As Linux tells them: elsewhere none."""
+    total = 0.0
+    for children in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in text(children).split():
+            times = text(Path(f"/proc/{child}/stat")).rpartition(")")[2].split()[11:15]  # its own, and those of its children that have ended
+            total += sum(map(int, times)) / os.sysconf("SC_CLK_TCK") + of_living_children(int(child))
+    return total
+
+
+def text(file: Path) -> str:
+    """What a file of a process says, or nothing where the process has ended."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 class Recorder:
