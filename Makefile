@@ -1,5 +1,5 @@
 # Each target does all set-up that it needs on a fresh machine, and is safe to repeat.
-#   make train ARGS="compile=max_autotune"    make test    make fast    make lint    make docs
+#   make train ARGS="compile=max_autotune"    make test    make fast    make further    make lint    make docs
 
 PYTHON ?= python3
 ARGS ?=
@@ -11,17 +11,20 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 NATIVE_SOURCES := $(wildcard dynacompile/*.cpp dynacompile/*/*.cpp dynacompile/*/*.h dynacompile/*.h)
 
-.PHONY: train test fast lint conf docs setup clean
+.PHONY: train test fast further lint conf docs setup clean
 .DELETE_ON_ERROR:
 
 train: setup
 	$(BIN)/python train.py $(ARGS)
 
 test: setup $(VENV)/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not further" $(PYTEST_ARGS)
 
 fast: setup $(VENV)/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow" $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m fast $(PYTEST_ARGS)
+
+further: setup $(VENV)/.browser
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m further $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

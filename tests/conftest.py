@@ -1,19 +1,21 @@
-"""Which tests the fast lane leaves out, beside those that are marked one by one; no test leaves a mode of torch behind, under which others would run."""
+"""Which tests are in the fast lane (`tests.lanes`); no test leaves a mode of torch behind, under which others would run."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-TESTS = Path(__file__).parent
+from tests import lanes
+
 # For devices that are not there torch.manual_seed keeps the text of the caller's stack, which takes longer than many a program that is tested.
-for module in (torch.cuda, torch.xpu):
+for module in (torch.cuda, torch.xpu, torch.mtia):
     if not module.is_available():
         module.traceback = SimpleNamespace(format_stack=list)
+
 SLOW = frozenset(
     """
     architecture/test_imports.py build/test_attention_builds.py
@@ -29,11 +31,34 @@ SLOW = frozenset(
 SLOW_FOLDERS = frozenset({"fuzz", "opdb"})  # slices of long runs
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-costs", action="store_true", help="write the CPU seconds of the tests that run to tests/costs.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record-costs"):
+        config.pluginmanager.register(lanes.Recorder())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    costs = lanes.recorded()
+    files = lanes.fast_files(costs)
     for item in items:
         folder, file = item.path.parent.name, item.path.name
-        if f"{folder}/{file}" in SLOW or SLOW_FOLDERS & set(item.path.relative_to(TESTS).parts):
+        if f"{folder}/{file}" in SLOW or SLOW_FOLDERS & set(item.path.relative_to(lanes.TESTS).parts):
             item.add_marker(pytest.mark.slow)
+        if lanes.is_fast(item, costs, files):
+            item.add_marker(pytest.mark.fast)
+
+
+def pytest_collection_finish() -> None:
+    """Collections during tests look at what came since: not at torch, and all tests, each time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,14 @@
-"""What importing and compiling load, each looked at in a process of its own."""
-
-import subprocess
-import sys
+"""What importing and compiling load, each looked at in a process of its own that has imported torch."""
 
 import pytest
+
+from tests import forked
 
 LOADED = "import sys; print([m for m in {names} if m in sys.modules])"
 
 
 def loaded_after(program: str, *names: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program + "\n" + LOADED.format(names=names)], capture_output=True, text=True, check=False)
+    done = forked.run(forked.BARE, "-c", program + "\n" + LOADED.format(names=names))
     assert not done.returncode, done.stderr
     return done.stdout.strip().splitlines()[-1]
 

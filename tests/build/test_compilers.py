@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from dynacompile.compilers import SECONDS, run_compiler, time_limit, toolchain
 from dynacompile.errors import BuildError, ConfigError
 from dynacompile.threads import begin, on_threads
 from dynacompile.trusted import scratch_folder
+from tests.forked import TORCH, run
 
 TEXT = 'extern "C" int seven() { return 7; }\n'
 
@@ -149,7 +149,7 @@ time.sleep(1)
 )
 def test_the_end_of_the_program_ends_the_compiler(number, end):
     start = time.monotonic()
-    subprocess.run([sys.executable, "-c", PROGRAM.format(n=number, end=end)], capture_output=True, timeout=30, check=False)
+    run(TORCH, "-c", PROGRAM.format(n=number, end=end), timeout=30)
     assert time.monotonic() - start < 25 and gone(f"sleep {number}")
 
 
@@ -170,7 +170,7 @@ time.sleep(1)
 @pytest.mark.parametrize("target", ["begin(work, 'build')", "lambda: on_threads(2, work, [0])"], ids=["begun", "shared"])
 def test_a_thread_of_the_program_whose_compiler_the_exit_ends_runs_it_again(target):
     """The compiler's own threads run none any more; who waits for their work does it."""
-    done = subprocess.run([sys.executable, "-c", WAITS.format(target=target)], capture_output=True, text=True, timeout=60, check=False)
+    done = run(TORCH, "-c", WAITS.format(target=target), timeout=60)
     assert done.stdout.split() == ["2", "0"] and gone("sleep 1013"), done.stderr[-2000:]
 
 
@@ -253,9 +253,7 @@ def test_the_core_is_built_while_the_program_ends(how, tmp_path):
     for name in ("one", "two", "three"):
         (tmp_path / f"{name}.cpp").write_text(TEXT.replace("seven", name))
     env = dict(os.environ, DYNACOMPILE_NATIVE_DIR=str(tmp_path / "native"))
-    done = subprocess.run(
-        [sys.executable, "-c", CORE_AT_EXIT.format(how=how), str(tmp_path)], capture_output=True, text=True, timeout=120, env=env, check=False
-    )
+    done = run(TORCH, "-c", CORE_AT_EXIT.format(how=how), str(tmp_path), env=env, timeout=120)
     assert (done.returncode, done.stdout.split()) == (0, ["True"]) and "Traceback" not in done.stderr, done.stderr[-2000:]
     assert not list((tmp_path / "native").glob(".new-*"))
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -20,6 +19,7 @@ from dynacompile.build.store import Store, evict
 from dynacompile.complaints import COMPLAINTS
 from dynacompile.errors import BuildError, ConfigError
 from dynacompile.trusted import MAGIC
+from tests.forked import TORCH, Program, run
 
 KEY = "0123456789abcdef"
 
@@ -68,7 +68,7 @@ def test_an_entry_under_another_key_counts_as_absent(tmp_path, monkeypatch):
 def test_the_key_is_made_once_and_is_the_users_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     program = "from dynacompile.env import secret_key; print(secret_key().hex())"
-    made = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    made = [Program(TORCH, ["-c", program], tmp_path, os.environ) for _ in range(3)]
     keys = {process.communicate()[0].strip() for process in made}
     assert keys == {env.secret_key().hex()} and len(env.secret_key()) == 32
     file = tmp_path / "dynacompile" / "key"
@@ -416,5 +416,5 @@ def test_what_is_loaded_stays_as_it_is_where_its_file_is_changed(tmp_path, damag
     native.core()
     shutil.copytree(env.native_dir(), tmp_path / "native", ignore=lambda folder, names: set(names) - {native.library()[1].name})
     (tmp_path / "native").chmod(0o700)
-    done = subprocess.run([sys.executable, "-c", CHANGED, str(tmp_path), damage], capture_output=True, text=True, timeout=300, check=False)
+    done = run(TORCH, "-c", CHANGED, str(tmp_path), damage)
     assert (done.returncode, done.stdout.split()) == (0, ["right"]), done.stderr[-2000:]

@@ -6,8 +6,6 @@ To renew the golden after a deliberate change: DYNACOMPILE_WRITE_GOLDEN=1 pytest
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from dynacompile.codegen.triton import emit_kernel as emit_triton
 from dynacompile.errors import VerifyError
 from dynacompile.ir.index import Index, Symbol, Var, atom
 from dynacompile.ir.schedule import Kernel
+from tests.codegen.interpreted import interpret
 from tests.lower.tracing import ENV
 
 from .cpp_running import Library
@@ -138,10 +137,7 @@ def interpreted(tmp_path_factory) -> dict[str, list[torch.Tensor]]:
     folder = tmp_path_factory.mktemp("triton")
     sources = {name: emit_triton(make(), ENV) for name, make in ON_GPUS.items()}
     jobs = [(s.text, s.entry, dict(s.candidates[0].blocks), s.grids[0], tensors_of(s.kernel)) for s in sources.values()]
-    torch.save(jobs, folder / "cases.pt")
-    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=120)
-    return dict(zip(sources, torch.load(folder / "results.pt", weights_only=True), strict=True))
+    return dict(zip(sources, interpret(jobs, folder), strict=True))
 
 
 @pytest.mark.parametrize("name", ON_GPUS)

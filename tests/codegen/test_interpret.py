@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+
+from tests.codegen.interpreted import started
 
 KERNEL = """
 import triton
@@ -29,8 +27,7 @@ def copy(from_ptr, to_ptr, XBLOCK: tl.constexpr):
 ])  # fmt: skip
 def test_accesses_outside_of_tensors_are_errors(tmp_path, mask, sizes, said):
     tensors = [torch.ones(n) for n in sizes]
-    torch.save([(KERNEL.replace("{mask}", mask), "copy", {"XBLOCK": 16}, (2, 1, 1), tensors)], tmp_path / "cases.pt")
-    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(tmp_path / "cases.pt"), str(tmp_path / "results.pt")]
-    ran = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300)
+    jobs = [(KERNEL.replace("{mask}", mask), "copy", {"XBLOCK": 16}, (2, 1, 1), tensors)]
+    ran = started(jobs, tmp_path / "cases.pt", tmp_path / "results.pt", timeout=300)
     assert (ran.returncode == 0) == (said is None), ran.stderr
     assert said is None or said in ran.stderr

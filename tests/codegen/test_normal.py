@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.ir.schedule import Launch
+from tests.codegen.interpreted import interpret
 from tests.codegen.product_cases import ENV, plan_on_gpu
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -53,10 +50,7 @@ def interpreted(tmp_path_factory) -> dict[tuple[str, torch.dtype], torch.Tensor]
         x = every(dtype)
         tensors = [x if p.mode == "in" else torch.full_like(x, 7) for p in source.kernel.params]
         jobs.append((source.text, source.entry, dict(source.candidates[0].blocks), source.grids[0], tensors))
-    torch.save(jobs, folder / "cases.pt")
-    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=120)
-    return {key: got[-1] for key, got in zip(keys, torch.load(folder / "results.pt", weights_only=True), strict=True)}
+    return {key: got[-1] for key, got in zip(keys, interpret(jobs, folder), strict=True)}
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

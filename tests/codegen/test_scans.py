@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.errors import VerifyError
 from dynacompile.ir.loops import Nest, Op, Scan, verify_body
+from tests.codegen.interpreted import interpret
 
 from .cpp_running import Library
 from .scan_cases import BOTH_WAYS, ONE_WAY, both_ways, every_kind, sampled
@@ -49,10 +47,7 @@ def interpreted(tmp_path_factory, expected) -> dict[str, dict]:
         source = emit_kernel(make(), ENV)
         choice = seed % len(source.candidates)
         jobs.append((source.text, source.entry, dict(source.candidates[choice].blocks), source.grids[choice], [t.clone() for t in expected[name][0].values()]))
-    torch.save(jobs, folder / "cases.pt")
-    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=600)
-    results = torch.load(folder / "results.pt", weights_only=True)
+    results = interpret(jobs, folder, timeout=600)
     return {name: dict(zip(expected[name][0], got, strict=True)) for name, got in zip(CASES, results, strict=True)}
 
 

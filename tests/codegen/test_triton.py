@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from dynacompile.ir.index import constant
 from dynacompile.lower import lower
 from dynacompile.ops.scalars import SCALARS
 from dynacompile.schedule import schedule
+from tests.codegen.interpreted import interpret
 from tests.lower.tracing import trace
 
 from .triton_cases import BF16, CASES, F32, WALKED, Build, assert_same, chain, columns_sum, layer_norm, oracle, softmax, storages, transpose
@@ -39,10 +37,7 @@ def interpreted(tmp_path_factory) -> dict[str, tuple[dict, dict]]:
         oracle(kernel, expected[name])
         choice = seed % len(source.candidates)  # over the cases, every place in the list is run
         jobs.append((source.text, source.entry, dict(source.candidates[choice].blocks), source.grids[choice], list(tensors.values())))
-    torch.save(jobs, folder / "cases.pt")
-    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=120)
-    results = torch.load(folder / "results.pt", weights_only=True)
+    results = interpret(jobs, folder)
     return {name: (dict(zip(expected[name], got, strict=True)), expected[name]) for name, got in zip(sources, results, strict=True)}
 
 

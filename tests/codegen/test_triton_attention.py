@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from dynacompile.codegen.triton.attention_tiles import SHARED, Shape, candidates_for, shared
+from tests.codegen.interpreted import ENVIRONMENT
+from tests.forked import TORCH, run
 
 from .attention_cases import CASES
 
@@ -27,8 +27,8 @@ FORWARD, QUERIES, KEYS = "attention", "attention_query_gradient", "attention_key
 def found(tmp_path_factory) -> dict[str, dict]:
     """What became of each case, in one process for all, since Triton reads its mode at import."""
     path = tmp_path_factory.mktemp("attention") / "found.json"
-    command = [sys.executable, "-W", "ignore", "-m", "tests.codegen.attention_cases", str(path)]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=900, cwd=Path(__file__).parents[2])
+    done = run(TORCH, "-W", "ignore", "-m", "tests.codegen.attention_cases", str(path), env=os.environ | ENVIRONMENT, timeout=900)
+    assert done.returncode == 0, done.stderr
     return json.loads(path.read_text())
 
 

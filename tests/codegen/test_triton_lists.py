@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -18,6 +15,7 @@ from dynacompile.codegen.reference import run_kernel
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.ir.schedule import Kernel, KernelSource, Launch, Member, Schedule
 from dynacompile.runtime.link import list_tables
+from tests.codegen.interpreted import interpret
 from tests.lower.tracing import ENV, stages, trace
 
 CUDA = torch.device("cuda", 0)
@@ -91,10 +89,7 @@ def interpreted(tmp_path_factory) -> dict[str, list[tuple[list, list]]]:
             blocks, numbers = list_tables(kernel, source.grids[0][0], step)
             jobs.append((source.text, source.entry, dict(source.candidates[0].blocks), (len(blocks), 1, 1), [blocks, numbers, given]))
             wanted[name].append(expected)
-    torch.save(jobs, folder / "cases.pt")
-    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=300)
-    results = iter(torch.load(folder / "results.pt", weights_only=True))
+    results = iter(interpret(jobs, folder))
     return {name: [(next(results)[2], expected) for expected in all_of_them] for name, all_of_them in wanted.items()}
 
 

@@ -19,7 +19,7 @@ from tests.forked import LIGHTNING, ROOT, TORCH, Program
 
 DEVICE = os.environ.get("RANKS_DEVICE", "cpu")
 """What the ranks compute on: gloo joins CPUs; NCCL joins GPUs, one for each rank, beside gloo for what is on CPUs."""
-OF_LIGHTNING = ("tests.callbacks.strategies_fit", "tests.fuzz.strategies")
+OF_LIGHTNING = ("tests.callbacks.elastic_fit", "tests.callbacks.strategies_fit", "tests.fuzz.strategies")
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from dynacompile.codegen.triton import emit_kernel
 from dynacompile.ir.schedule import Kernel
 from dynacompile.lower import lower
 from dynacompile.schedule import schedule
+from tests.codegen.interpreted import interpret
 from tests.dynamic.test_backend_programs import CASES
 from tests.dynamic.tracing import stages, trace, value_of
 from tests.lower.tracing import ENV, aten, copies
@@ -99,11 +97,8 @@ def interpreted(launches, tmp_path_factory) -> dict[str, list[list[torch.Tensor]
             constants = forms.constants(source, candidate, value_of(forms.chooses(source, candidate), values))
             jobs.append((source.text, source.entry, constants, grid, [*before, *sizes]))
             owners.append(name)
-    torch.save(jobs, folder / "cases.pt")
-    command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(folder / "cases.pt"), str(folder / "results.pt")]
-    subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=120)
     found: dict[str, list[list[torch.Tensor]]] = {name: [] for name in launches}
-    for name, got in zip(owners, torch.load(folder / "results.pt", weights_only=True), strict=True):
+    for name, got in zip(owners, interpret(jobs, folder), strict=True):
         found[name].append(got)
     return found
 

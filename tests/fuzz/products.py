@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -28,6 +26,7 @@ from dynacompile.codegen.reference import run_schedule
 from dynacompile.codegen.triton.products import BLOCKS
 from dynacompile.events import ProductDecided
 from dynacompile.ir.schedule import Launch, Schedule
+from tests.codegen.interpreted import interpret
 from tests.codegen.product_cases import ENV, always, multiplied, on_cpu, plan_on_gpu, with_copies
 
 UNARY: tuple[Callable, ...] = (
@@ -210,11 +209,7 @@ def by_triton(programs: Sequence[Program]) -> int:
     """Runs the text of those that are one kernel, in one process. How many those are."""
     jobs = [(program, job) for program in programs for job in triton_jobs(program)]
     with tempfile.TemporaryDirectory() as folder:
-        cases, results = Path(folder) / "cases.pt", Path(folder) / "results.pt"
-        torch.save([job for _, job in jobs], cases)
-        command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(cases), str(results)]
-        subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=1200)
-        found = torch.load(results, weights_only=True)
+        found = interpret([job for _, job in jobs], Path(folder), timeout=1200)
     for (program, _), got in zip(jobs, found, strict=True):
         plan, _ = planned(program)
         (launch,) = [s for s in plan.steps if isinstance(s, Launch)]

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -27,6 +25,7 @@ from dynacompile.ir.index import evaluated
 from dynacompile.ir.loops import root
 from dynacompile.ir.schedule import Launch, Schedule
 from dynacompile.ops import scans
+from tests.codegen.interpreted import interpret
 from tests.codegen.product_cases import ENV, on_cpu, plan_on_gpu
 
 EXACT: tuple[Callable, ...] = (torch.neg, torch.abs, torch.relu, lambda y: y * 0.5, lambda y: torch.where(y > 0, y, -1.0), lambda y: y.clamp(-2, 3))
@@ -236,11 +235,7 @@ def by_triton(programs: Sequence[Program]) -> int:
         if not plan.facts()["externs"] and not any(isinstance(s, Launch) and s.sizes for s in plan.steps):
             batch.append((program, plan, *triton_jobs(plan, program.inputs(), program.seed)))
     with tempfile.TemporaryDirectory() as folder:
-        cases, results = Path(folder) / "cases.pt", Path(folder) / "results.pt"
-        torch.save([job for _, _, jobs, _ in batch for job in jobs], cases)
-        command = [sys.executable, "-W", "ignore", "-m", "dynacompile.codegen.triton.interpret", str(cases), str(results)]
-        subprocess.run(command, check=True, env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}, timeout=3600)
-        found = iter(torch.load(results, weights_only=True))
+        found = iter(interpret([job for _, _, jobs, _ in batch for job in jobs], Path(folder), timeout=3600))
     for program, plan, jobs, memory in batch:
         launches = [s for s in plan.steps if isinstance(s, Launch)]
         for launch, _ in zip(launches, jobs, strict=True):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
+from tests.codegen.interpreted import ENVIRONMENT
+from tests.forked import TORCH, run
 from tests.fuzz.flexible import check, generate
 
 
@@ -16,9 +15,8 @@ def test_operators_as_they_are_defined():
 
 
 def test_kernels_by_tritons_interpreter():
-    command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.flexible", "400", "410"]
-    run = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=900)
-    assert run.returncode == 0 and "10 programs, 0 differ" in run.stdout, run.stdout + run.stderr
+    done = run(TORCH, "-W", "ignore", "-m", "tests.fuzz.flexible", "400", "410", env=os.environ | ENVIRONMENT, timeout=900)
+    assert done.returncode == 0 and "10 programs, 0 differ" in done.stdout, done.stdout + done.stderr
 
 
 def test_programs_are_what_they_were():

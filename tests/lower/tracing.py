@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +46,9 @@ def products_are_calls() -> Iterator[None]:
         yield
 
 
+@functools.cache
 def decompositions() -> dict:
+    """Made once: torch looks through all of its ops for each of these tables."""
     table = dict(core_aten_decompositions()) | get_decompositions(FURTHER)
     return {op: f for op, f in table.items() if op not in KEEP}
 

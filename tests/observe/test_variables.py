@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+
+from tests import forked
 
 PROGRAM = """
 import dynacompile, torch
@@ -30,9 +31,8 @@ print("done")
 """
 
 
-def run(program: str = PROGRAM, **variables: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, **variables}
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+def run(program: str = PROGRAM, **variables: str) -> CompletedProcess:
+    return forked.run(forked.BARE, "-c", program, env={**os.environ, **variables})
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 import dynacompile
+from tests import forked
 
 x = torch.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -149,7 +148,7 @@ threading.Thread(target=wait).start()
 
 
 def run(program, *arguments):
-    return subprocess.run([sys.executable, "-W", "ignore", "-c", program, *arguments], capture_output=True, text=True, timeout=300)
+    return forked.run(forked.TORCH, "-W", "ignore", "-c", program, *arguments)
 
 
 def test_torch_compile_over_a_compiled_function():

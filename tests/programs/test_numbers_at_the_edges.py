@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +11,7 @@ from torch.nn import functional as F
 
 import dynacompile
 from dynacompile.ir.index import hint
+from tests import forked
 from tests.lower.tracing import ENV, stages, trace
 
 STATISTICS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -177,4 +176,5 @@ def test_masks_of_constants(flags, tmp_path):
     if flags != "-march=native" and "avx512vl" not in open("/proc/cpuinfo").read().split():
         pytest.skip("needs AVX-512")
     environment = {**os.environ, "DYNACOMPILE_CACHE_DIR": str(tmp_path)}
-    subprocess.run([sys.executable, "-c", MASKS.replace("FLAGS", flags)], check=True, env=environment, timeout=600)
+    done = forked.run(forked.TORCH, "-c", MASKS.replace("FLAGS", flags), env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -13,6 +11,7 @@ import torch
 
 import dynacompile
 from dynacompile import native
+from tests import forked
 
 LARGE = 1 << 16  # elements: well above the size from which memory is kept
 
@@ -124,5 +123,5 @@ resource.setrlimit(resource.RLIMIT_AS, (used + 3 * n, used + 3 * n))
 z = torch.empty(3 * n // 2, dtype=torch.float32) if sys.argv[1] == "torch" else double(large)
 print(native.core().memory()[0], z.numel())
 """
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", program, who], capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    run = forked.run(forked.TORCH, "-W", "ignore", "-c", program, who, env=dict(os.environ, OMP_NUM_THREADS="1"))
     assert run.returncode == 0 and run.stdout.split()[0] == "0", run.stderr[-2000:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 import dynacompile
+from tests.forked import TORCH, run
 
 
 @contextmanager
@@ -170,5 +170,5 @@ while len(inside) < 3:
 print("end")
 """
     for _ in range(3):
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert run.returncode == 0 and run.stdout == "end\n", (run.returncode, run.stderr[-2000:])
+        done = run(TORCH, "-c", program)
+        assert done.returncode == 0 and done.stdout == "end\n", (done.returncode, done.stderr[-2000:])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import gc
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -23,6 +21,7 @@ from dynacompile.errors import RecompileLimitError, Unsupported
 from dynacompile.events import BuiltInBackground, Compiled, FrameSkipped, Recompiled
 from dynacompile.guards.facts import FrameCopy
 from dynacompile.session import SESSION
+from tests import forked
 
 OPTIONS = {"background": True, "fallback": "none"}
 
@@ -563,7 +562,7 @@ def test_explain_waits():
 
 
 def run_program(text, seconds=120):
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=seconds)
+    return forked.run(forked.TORCH, "-c", text, timeout=seconds)
 
 
 ENDING = """

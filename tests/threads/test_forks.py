@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.forked import TORCH, run
 from tests.fuzz.devices import NONE
 
-ROOT = Path(__file__).parents[2]
 CASES = [
     ("forks_spread_over_a_compile", "first_call"),
     ("forks_spread_over_a_compile", "break_and_resume"),
@@ -25,7 +22,5 @@ CASES = [
 
 @pytest.mark.parametrize("words", CASES, ids="-".join)
 def test_forks(words):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.threads.forking", *words], cwd=ROOT, env=os.environ | NONE, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run(TORCH, "-m", "tests.threads.forking", *words, env=os.environ | NONE)
     assert done.returncode == 0, done.stderr[-4000:]

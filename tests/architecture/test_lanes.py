@@ -1,0 +1,38 @@
+"""The fast lane is what is cheapest by the recorded costs, with something of each folder."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests import lanes
+
+
+def test_the_cheapest_files_are_in_the_lane_and_one_of_each_folder():
+    costs = {"a/one.py": {"": 150.0}, "a/two.py": {"": 80.0}, "b/one.py": {"": 100.0}, "b/two.py": {"": 60.0, "test_long": 500.0}, "c/one.py": {"": 90.0}}
+    assert lanes.fast_files(costs) == {"a/two.py", "b/two.py", "c/one.py"}
+    assert lanes.fast_files(costs | {"a/three.py": {"": 9.0}}) == {"a/three.py", "a/two.py", "b/two.py", "c/one.py"}
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "marked", "fast"),
+    [
+        ("a.py", "test", True, True),
+        ("a.py", "test_long", False, False),
+        ("b.py", "test", False, False),
+        ("not_recorded.py", "test", False, True),
+        ("not_recorded.py", "test", True, False),
+    ],
+    ids=["a cheap file, marked slow", "a costly test of it", "a costly file", "no cost", "no cost, marked slow"],
+)
+def test_the_mark_decides_where_no_cost_is_recorded(file, name, marked, fast):
+    item = SimpleNamespace(path=lanes.TESTS / file, name=name, get_closest_marker=lambda mark: (marked and mark == "slow") or None)
+    assert lanes.is_fast(item, {"a.py": {"": 1.0, "test_long": 2.0}, "b.py": {"": 300.0}}, {"a.py"}) == fast
+
+
+def test_a_folder_whose_costs_are_recorded_has_a_file_in_the_lane():
+    costs = lanes.recorded()
+    folders = {file.rpartition("/")[0] for file in costs}
+    assert folders == {file.rpartition("/")[0] for file in lanes.fast_files(costs)}
+    assert sum(costs[file][""] for file in lanes.fast_files(costs)) <= lanes.BUDGET
