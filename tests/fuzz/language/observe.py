@@ -35,8 +35,8 @@ class TooSlow(BaseException):
 class Sight:
     """What is seen after one call: tokens, in order, and the tensors that they count.
 
-    spans: first and last byte of each tensor. gradients: leaves of those that are gradients. sharing: leaves of the whole story whose gradient overlapped another
-    tensor."""
+    spans: first and last byte of each tensor. gradients: the leaves of those that are gradients. sharing: leaves of the story with a gradient that overlapped
+    another tensor."""
 
     tokens: list[str] = field(default_factory=list)
     tensors: list[torch.Tensor] = field(default_factory=list)
