@@ -189,8 +189,8 @@ class Builder(CallWriter):
                 self.load_attr(table)
                 self.const(name)
                 self.emit("BINARY_SUBSCR")
-            case Entry(base, key):
-                self.callee(dict.__getitem__)
+            case Entry(base, key, container):
+                self.callee(container.__getitem__)
                 self.source(base)
                 self.const(key)
                 self.call(2)

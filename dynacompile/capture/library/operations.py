@@ -104,7 +104,7 @@ def tensor_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
         if isinstance(arg, ObjectValue):
             method, reflected = BINARY.get(name, ("", ""))
             result = arg.special(cx, method if index == 0 else reflected, [args[1 - index]]) if method else None
-            if result is not None:
+            if result is not None and not is_undecided(result):
                 return result
             raise unsupported("unknown-operation", f"operator.{name} of a tensor and {arg.describe()}")
     return cx.op("call_function", getattr(operator, name), list(args), {})
@@ -138,7 +138,7 @@ def inplace(cx: Context, name: str, left: Value, right: Value) -> Value:
         return left
     if isinstance(left, ObjectValue):
         result = left.special(cx, f"__{name.rstrip('_')}__", [right])
-        if result is not None:
+        if result is not None and not is_undecided(result):
             return result
     return binary(cx, INPLACE[name], left, right)
 
@@ -187,13 +187,17 @@ def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
             negated = result is None and special == "__ne__" and owner.cls.__ne__ is object.__ne__
             if negated:  # object's own asks __eq__
                 result = owner.special(cx, "__eq__", [other])
-            if result is not None and not (isinstance(result, ConstantValue) and result.value is NotImplemented):
+            if result is not None and not is_undecided(result):
                 return ConstantValue(not result.truth(cx)) if negated else result
     if name in ("eq", "ne") and isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls is SimpleNamespace:
         return ConstantValue(cx.equal(left.namespace, right.namespace) == (name == "eq"))
     if name in ("eq", "ne") and all(compares_by_identity(v) for v in (left, right)):
         return ConstantValue((left is right) == (name == "eq"))
     raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
+
+
+def is_undecided(result: Value) -> bool:
+    return isinstance(result, ConstantValue) and result.value is NotImplemented
 
 
 def compares_by_identity(value: Value) -> bool:

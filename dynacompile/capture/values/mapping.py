@@ -89,7 +89,10 @@ class DictLike(Entries):
 
 
 class DictValue(DictLike):
-    """content: key -> (key, value) as of now. known_keys: whether the keys are guarded or owned. stored: by what the program stored, its key."""
+    """content: key -> (key, value) as of now. known_keys: whether the keys are guarded or owned. stored: by what the program stored, its key. of_object:
+    whether the dict is an object of a user's class, which replays what was stored past the class's own methods."""
+
+    of_object = False
 
     def __init__(self, content: dict[Hashable, tuple[Value, Value]], cls: type = dict, source: Source | None = None, factory: Value | None = None):
         self.content, self.cls, self.source, self.factory = content, cls, source, factory
@@ -229,6 +232,8 @@ class DictValue(DictLike):
         return [v for pair in self.changes() for v in pair]
 
     def replay(self, out: Writer) -> None:
+        if self.of_object:
+            return
         if self.reordered:
             out.value(self)
             out.load_method("clear")

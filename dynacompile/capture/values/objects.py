@@ -73,6 +73,7 @@ class ObjectValue(Instance):
             return self.class_value(cx)
         raw = cx.lookup(self.cls, name)
         if name == "__dict__" and is_of_instances(raw):
+            self.refuse_shared(cx)
             self.shows_namespace = True
             return self.namespace
         if raw is not MISSING and is_data_descriptor(raw):
@@ -146,6 +147,11 @@ class ObjectValue(Instance):
         cx.effects.touch(self)
         self.given = value
         self.stored, self.removed, self.shows_namespace = {}, {}, True
+
+    def refuse_shared(self, cx: Context) -> None:
+        """Where another object has the same __dict__, what is stored in one would have to be seen in the other."""
+        if self.real is not None and len(cx.state(OwnDicts).owners.get(id(self.own_dict()), ())) > 1:
+            raise unsupported("unknown-object", f"{self.describe()}, whose __dict__ is another object's, too,")
 
     def guard_absent(self, cx: Context, name: str) -> None:
         if cx.lookup(self.cls, name) is MISSING:
@@ -230,9 +236,13 @@ class ObjectValue(Instance):
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             self.by_descriptor(cx, raw, name, "__set__", [value])
             return
-        if raw is MISSING and not self.has_dict:
-            raise self.missing(name)
+        self.refuse_without_dict(raw, name)
         self.store(cx, name, value)
+
+    def refuse_without_dict(self, raw: Any, name: str) -> None:
+        """raw: what the class has under the name."""
+        if not self.has_dict and not isinstance(raw, types.MemberDescriptorType):
+            raise self.missing(name) if raw is MISSING else raises(AttributeError, f"{self.cls.__name__!r} object attribute {name!r} is read-only")
 
     def by_descriptor(self, cx: Context, raw: Any, name: str, hook: str, args: list[Value]) -> None:
         """type(raw).__set__(raw, self, value) or .__delete__(raw, self)."""
@@ -245,6 +255,7 @@ class ObjectValue(Instance):
         if not self.is_own_namespace() and not self.is_elsewhere(cx, name):
             self.namespace.set_item(cx, ConstantValue(name), value)
             return
+        self.refuse_shared(cx)
         cx.effects.touch(self)
         if self.stored.get(name) is DELETED:  # it comes last from now on
             del self.stored[name]
@@ -268,15 +279,19 @@ class ObjectValue(Instance):
                 self.by_descriptor(cx, raw, name, "__delete__", [])
                 return
             self.read_slot(cx, name)
-        elif InstanceDict(self).find(cx, ConstantValue(name)) is None:
-            raise self.missing(name)
-        elif not self.is_own_namespace():
-            self.namespace.del_item(cx, ConstantValue(name))
+            self.remove(cx, name)
             return
-        self.remove(cx, name)
+        self.refuse_without_dict(raw, name)
+        if InstanceDict(self).find(cx, ConstantValue(name)) is None:
+            raise self.missing(name)
+        if self.is_own_namespace():
+            self.remove(cx, name)
+        else:
+            self.namespace.del_item(cx, ConstantValue(name))
 
     def remove(self, cx: Context, name: str) -> None:
         """Of an attribute that is there."""
+        self.refuse_shared(cx)
         cx.effects.touch(self)
         stored = self.stored.pop(name, DELETED)
         if self.real is not None:
@@ -484,7 +499,20 @@ def wrap_object(cx: Context, real: Any, source: Source) -> Value:
         cx.guard("TYPE", source, cls)
         return OpaqueValue(real, source)
     cx.guard("TYPE", source, cls)
-    return ObjectValue(cls, real, source)
+    found = ObjectValue(cls, real, source)
+    if found.has_dict:
+        owners = cx.state(OwnDicts).owners.setdefault(id(found.own_dict()), [])
+        owners.append(found)
+        if any(owner.stored for owner in owners):
+            found.refuse_shared(cx)
+    return found
+
+
+class OwnDicts:
+    """Objects of before the frame by the id of their __dict__."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, list[ObjectValue]] = {}
 
 
 class OpaqueValue(Value):

@@ -1,0 +1,173 @@
+"""Classes with protocols of their own, in the cases where capture once followed them otherwise than Python: found by `tests/fuzz/language/objects.py`."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import dynacompile
+from tests.scenarios import check_same
+
+EAGER = {"backend": "eager"}
+
+
+class Num:
+    def __init__(self, n):
+        self.n = n
+
+    def __mul__(self, other):
+        return type(self)(self.n * other)
+
+    def __imul__(self, other):
+        return NotImplemented
+
+    def __rsub__(self, other):
+        return NotImplemented
+
+
+class Slots:
+    __slots__ = ("a",)
+    kind = 1
+
+
+class Adding(dict):
+    """Stores one more than it is given."""
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value + 1)
+
+
+class Saying(list):
+    """Subscripts of which are no items."""
+
+    def __getitem__(self, index):
+        return "item", super().__getitem__(index)
+
+
+def in_place_operator_that_declines(x):
+    number = Num(3)
+    number *= 3
+    return number.n, x + 1
+
+
+def operator_of_a_tensor_that_declines(x):
+    try:
+        return x - Num(3)
+    except TypeError:
+        return "declined", x + 1
+
+
+def attributes_of_a_class_with_slots(x):
+    held, told = Slots(), []
+    for name in ("a", "kind", "other"):
+        for change in (lambda name=name: setattr(held, name, 3), lambda name=name: delattr(held, name), lambda name=name: delattr(held, name)):
+            try:
+                change()
+            except AttributeError as error:
+                told.append(str(error))
+    return told, x + 1
+
+
+def dict_that_stores_otherwise(x, k):
+    made = Adding(a=k)
+    dynacompile.graph_break()
+    made["b"] = k
+    made.update(c=k)
+    made.setdefault("d", k)
+    return list(made.items()), dict(made), x + 1
+
+
+def list_that_reads_otherwise(x, k):
+    made = Saying([k, 2])
+    dynacompile.graph_break()
+    return [*made], sum(made), max(made), [item + 1 for item in made], made[0], x + k
+
+
+def slices_of_iterators(x):
+    told = []
+    for bounds in ((-1,), (0, 3, 0), (2, "a"), (1,)):
+        try:
+            told.append(list(itertools.islice([4, 5], *bounds)))
+        except ValueError as error:
+            told.append(str(error))
+    return told, x + 1
+
+
+class Plain:
+    def __init__(self, n):
+        self.n = n
+
+
+class Alike:
+    """All objects have one state."""
+
+    state: dict = {}
+
+    def __init__(self):
+        self.__dict__ = self.state
+
+
+def one_dict_of_two_objects(x):
+    first, second = Plain(1), Plain(2)
+    first.__dict__ = second.__dict__
+    first.late = 4
+    dynacompile.graph_break()
+    first.n = 5
+    seen = [second.n, second.late, first.__dict__ is second.__dict__]
+    del second.late
+    return seen, hasattr(first, "late"), x + 1
+
+
+def objects_of_one_state(x):
+    first = Alike()
+    first.n = 3
+    second = Alike()
+    dynacompile.graph_break()
+    second.n += 1
+    first.m = second.n
+    third = Alike()
+    return first.n, second.m, third.n, Alike.state["n"], x + 1
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        one_dict_of_two_objects,
+        objects_of_one_state,
+        in_place_operator_that_declines,
+        operator_of_a_tensor_that_declines,
+        attributes_of_a_class_with_slots,
+        slices_of_iterators,
+    ],
+    ids=lambda fn: fn.__name__,
+)
+def test_as_in_eager(fn):
+    def story(wrap):
+        call = wrap(fn)
+        for k in range(2):
+            yield call(torch.ones(2) + k)
+
+    check_same(story, least=None, **EAGER)
+
+
+@pytest.mark.parametrize("fn", [dict_that_stores_otherwise, list_that_reads_otherwise], ids=lambda fn: fn.__name__)
+def test_containers_behind_a_break(fn):
+    def story(wrap):
+        call = wrap(fn)
+        for k in (1, 5, 7):
+            yield call(torch.ones(2), k)
+
+    check_same(story, least=None, **EAGER)
+
+
+def test_a_dict_that_lives_on_is_stored_to_once():
+    kept = Adding(a=1)
+
+    def store(x):
+        kept["b"] = 4
+        return x + 1
+
+    dynacompile.compile(store, options={"fallback": "none"}, **EAGER)(torch.ones(2))
+    assert dict(kept) == {"a": 1, "b": 5}
