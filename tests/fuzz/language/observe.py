@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import random
 import signal
 import sys
 import types
@@ -18,11 +19,11 @@ import torch
 
 import dynacompile
 from dynacompile.events import Event, FrameSkipped, GraphBroke
-from tests.fuzz.language import library
+from tests.fuzz.language import library, object_library
 from tests.fuzz.language.programs import Program
 from tests.scenarios import strides
 
-LIBRARY = compile(library.SOURCE, "<library>", "exec")
+LIBRARIES = {name: compile(module.SOURCE, f"<{name}>", "exec") for name, module in (("library", library), ("objects", object_library))}
 INTERNAL = ("internal", "verify", "bug")  # in the code or reason of no break
 SECONDS = 20
 
@@ -81,7 +82,7 @@ class Sight:
             self.look_dict(vars(value))
         for cls in kind.__mro__:
             for name in cls.__dict__.get("__slots__", ()):
-                if hasattr(value, name) and cls.__module__ == "library":
+                if hasattr(value, name) and cls.__module__ in ("library", "objects", "program"):
                     self.tokens.append(f"slot {name}")
                     self.look(getattr(value, name))
 
@@ -175,27 +176,30 @@ class Story:
 
 
 def names_of(program: Program) -> dict[str, Any]:
-    """The namespace that the program makes; its library is a module of its own."""
-    module = types.ModuleType("library")
+    """The namespace that the program makes; its libraries are modules of its own."""
     names: dict[str, Any] = {"__name__": "program"}
-    before = sys.modules.get("library")
-    sys.modules["library"] = module
+    made = {name: types.ModuleType(name) for name in LIBRARIES}
+    before = {name: sys.modules.get(name) for name in made}
+    sys.modules.update(made)
     try:
-        exec(LIBRARY, vars(module))
+        for name, code in LIBRARIES.items():
+            exec(code, vars(made[name]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             code = compile(program.source, f"<program {program.seed}>", "exec")
         exec(code, names)
     finally:
-        sys.modules.pop("library")
-        if before is not None:
-            sys.modules["library"] = before
+        for name, module in before.items():
+            sys.modules.pop(name)
+            if module is not None:
+                sys.modules[name] = module
     return names
 
 
 def tell(program: Program, wrap: Callable[[Any], Any]) -> Story:
     """Runs the calls of the program; `wrap` compiles what is called."""
     torch.manual_seed(program.seed)
+    random.seed(program.seed)
     plain_modes()
     names = names_of(program)
     wrapped: dict[int, Any] = {}
@@ -232,7 +236,8 @@ def call(target: Callable[..., Any], args: tuple, names: dict[str, Any], sharing
         sight = Sight(sharing=sharing)
         for value in called(result):
             sight.look(value)
-    sight.tokens.append(f"random {hash(tuple(torch.get_rng_state().tolist()))} grad mode {torch.is_grad_enabled()} autocast {torch.is_autocast_enabled('cpu')}")
+    sight.tokens.append(f"random {hash(tuple(torch.get_rng_state().tolist()))} {hash(random.getstate())}")
+    sight.tokens.append(f"grad mode {torch.is_grad_enabled()} autocast {torch.is_autocast_enabled('cpu')}")
     plain_modes()
     if raised is None:
         roots = [t for t in tensors_of(result) if t.requires_grad and t.is_floating_point() and t.grad_fn is not None]

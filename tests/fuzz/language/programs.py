@@ -10,11 +10,14 @@ from tests.fuzz.language.functions import ROWS, SIMPLE, function
 from tests.fuzz.language.more import generated_class
 from tests.fuzz.language.names import HEAD as HEAD_OF_NAMES
 from tests.fuzz.language.names import NAMES
+from tests.fuzz.language.objects import CHANGES, OBJECTS
+from tests.fuzz.language.objects import HEAD as HEAD_OF_OBJECTS
 from tests.fuzz.language.scope import BOOL, CALL, INT, INTS, MAP, TENSOR, TYPES, Scope, body
 from tests.fuzz.language.wider import WIDER
 
 WIDER_FROM = 100_000  # seeds from here on have more kinds of statements; the programs of earlier ones stay what they were
 NAMES_FROM = 1_000_000  # and from here on those of `names.py`
+OBJECTS_FROM = 2_000_000  # and those of `objects.py`
 HEAD = """\
 import collections, contextlib, dataclasses, functools
 import torch
@@ -75,15 +78,21 @@ def calls(g: Scope, target: str, kinds: tuple[str, ...], grad: bool) -> None:
                     kept[i] = f"a{number}_{i}"
                     g.line(f"{kept[i]} = {values[i]}")
                     names.append(kept[i])
+            if number and g.seed >= OBJECTS_FROM and g.chance(0.4):
+                g.line(g.pick.choice(CHANGES))
             if number and g.chance(0.15):
                 g.line(g.pick.choice(("GLIST.append(5)", "GBOX.n += 1", "GDICT['zz'] = 9", "GINT += 1", "model.train(not model.training)")))
             g.line(f"yield {target}, ({''.join(n + ', ' for n in names)})")
 
 
 def generate(seed: int) -> Program:
-    g = Scope(seed, ROWS if seed < WIDER_FROM else [*ROWS, *WIDER] if seed < NAMES_FROM else [*ROWS, *WIDER, *NAMES], SIMPLE, FORMS)
+    rows, head = [*ROWS], HEAD
+    for first, more, names in ((WIDER_FROM, WIDER, ""), (NAMES_FROM, NAMES, HEAD_OF_NAMES), (OBJECTS_FROM, OBJECTS, HEAD_OF_OBJECTS)):
+        if seed >= first:
+            rows, head = [*rows, *more], head + names
+    g = Scope(seed, rows, SIMPLE, FORMS)
     pick = g.pick
-    g.lines = (HEAD if seed < NAMES_FROM else HEAD + HEAD_OF_NAMES).splitlines()
+    g.lines = head.splitlines()
     g.line(f"model = {pick.choice(('Net()', 'Net(2)', 'Net()', 'Chatty()'))}{pick.choice(('', '.eval()', ''))}")
     g.modules = ("model",) if g.chance(0.5) else ()
     for kind, name in ((INTS, "GLIST"), (INT, "GINT"), (INT, "GBOX.n"), ("counts", "GDICT"), ("box", "GBOX")):
