@@ -171,3 +171,34 @@ def test_a_dict_that_lives_on_is_stored_to_once():
 
     dynacompile.compile(store, options={"fallback": "none"}, **EAGER)(torch.ones(2))
     assert dict(kept) == {"a": 1, "b": 5}
+
+
+def test_a_dict_beside_the_object_whose_it_is():
+    def read_and_store(x, held, names):
+        held.n += 1
+        names["m"] = names["n"] + 1
+        return held.m, names is held.__dict__, x + 1
+
+    def story(wrap):
+        call = wrap(read_and_store)
+        held = Plain(1)
+        for order in range(2):
+            yield call(torch.ones(2) + order, held, vars(held))
+        yield vars(held)
+
+    check_same(story, least=None, **EAGER)
+
+
+def test_one_dict_across_two_breaks():
+    def share(x):
+        first = Plain(1)
+        dynacompile.graph_break()
+        second = Plain(2)
+        first.__dict__ = second.__dict__
+        dynacompile.graph_break()
+        return [first.n, first.__dict__ is second.__dict__], x + 1
+
+    def story(wrap):
+        yield wrap(share)(torch.ones(2))
+
+    check_same(story, least=None, **EAGER)

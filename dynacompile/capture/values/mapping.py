@@ -405,9 +405,18 @@ class DictView(Value):
         out.call(0)
 
 
+class OwnDicts:
+    """Objects of before the frame by the ids of their `__dict__`s: what is stored in one of two that share it would have to be seen in the other."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, list[Any]] = {}
+
+
 @wraps(dict, OrderedDict, Counter, defaultdict)
 def wrap_dict(cx: Context, real: dict, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
+    if cx.state(OwnDicts).owners.get(id(real)):
+        raise unsupported("unknown-object", f"{source.text()}, the __dict__ of an object,")
     content: dict[Hashable, tuple[Value, Value]] = {}
     for key, value in real.items():
         if is_identity_key(key):

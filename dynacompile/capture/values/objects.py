@@ -13,7 +13,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import call_polyfill, is_trusted
-from dynacompile.capture.values.mapping import DictLike
+from dynacompile.capture.values.mapping import DictLike, OwnDicts
 from dynacompile.capture.values.object_parts import DELETED, Instance, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
@@ -501,18 +501,15 @@ def wrap_object(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("TYPE", source, cls)
     found = ObjectValue(cls, real, source)
     if found.has_dict:
-        owners = cx.state(OwnDicts).owners.setdefault(id(found.own_dict()), [])
+        own = found.own_dict()
+        cx.keep(own)
+        owners = cx.state(OwnDicts).owners.setdefault(id(own), [])
         owners.append(found)
         if any(owner.stored for owner in owners):
             found.refuse_shared(cx)
+        if cx.known_value(own) is not None:
+            raise unsupported("unknown-object", f"{found.describe()}, whose __dict__ is known as a dict,")
     return found
-
-
-class OwnDicts:
-    """Objects of before the frame by the id of their __dict__."""
-
-    def __init__(self) -> None:
-        self.owners: dict[int, list[ObjectValue]] = {}
 
 
 class OpaqueValue(Value):

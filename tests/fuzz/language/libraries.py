@@ -148,7 +148,7 @@ def _(q: int):
 @N5.register(list)
 def _(q):
     return f'list {len(q)}'
-N6 = f'{N5(<int>)} {N5(<ints>)} {N5(2.5)} {N5(True)}'
+N6 = ' '.join([N5(<int>), N5(<ints>), N5(2.5), N5(True)])
 -> N4 ints, N6 str""",
     """
 class N1:
@@ -205,8 +205,9 @@ N1.append(p == random.random())
 -> N1 ints, N3 ints, N4 tensor""",
     """
 N1 = [math.gcd(<int>, 12), math.floor(<float>), math.ceil(<float>), math.prod(<ints>) % 1009, math.comb(5, 2), math.isqrt(abs(<int>)), math.lcm(4, 6)]
-N2 = f'{math.sqrt(abs(<float>)):.6f} {math.hypot(3, <float>):.6f} {math.copysign(1, <float>)}'
-N2 += f'{math.fsum([0.1] * 3)!r} {math.isclose(0.1 + 0.2, 0.3)} {math.inf > <int>}'
+N4 = [math.sqrt(abs(<float>)), math.hypot(3, <float>), math.copysign(1, <float>)]
+N2 = ' '.join(f'{q:.6f}' for q in N4)
+N2 += f'{math.fsum([0.1] * 3)!r} {math.isclose(0.1 + 0.2, 0.3)}' + str(math.inf > <int>)
 ~
 try:
     math.sqrt(-1)

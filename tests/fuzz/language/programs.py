@@ -18,6 +18,7 @@ from tests.fuzz.language.wider import WIDER
 WIDER_FROM = 100_000  # seeds from here on have more kinds of statements; the programs of earlier ones stay what they were
 NAMES_FROM = 1_000_000  # and from here on those of `names.py`
 OBJECTS_FROM = 2_000_000  # and those of `objects.py`
+SHORT_FROM = 3_000_000  # and from here on programs are short, of these alone
 HEAD = """\
 import collections, contextlib, dataclasses, functools
 import torch
@@ -90,10 +91,12 @@ def generate(seed: int) -> Program:
     for first, more, names in ((WIDER_FROM, WIDER, ""), (NAMES_FROM, NAMES, HEAD_OF_NAMES), (OBJECTS_FROM, OBJECTS, HEAD_OF_OBJECTS)):
         if seed >= first:
             rows, head = [*rows, *more], head + names
-    g = Scope(seed, rows, SIMPLE, FORMS)
+    g = Scope(seed, rows if seed < SHORT_FROM else OBJECTS, SIMPLE, FORMS)
     pick = g.pick
     g.lines = head.splitlines()
     g.line(f"model = {pick.choice(('Net()', 'Net(2)', 'Net()', 'Chatty()'))}{pick.choice(('', '.eval()', ''))}")
+    if seed >= SHORT_FROM:
+        return short_program(g)
     g.modules = ("model",) if g.chance(0.5) else ()
     for kind, name in ((INTS, "GLIST"), (INT, "GINT"), (INT, "GBOX.n"), ("counts", "GDICT"), ("box", "GBOX")):
         g.declare(name, kind, own=False)
@@ -132,6 +135,23 @@ def generate(seed: int) -> Program:
     g.line("")
     calls(g, "whole" if is_module else "program", kinds, g.chance(0.5))
     return Program(seed, "\n".join(g.lines) + "\n")
+
+
+def short_program(g: Scope) -> Program:
+    """One to three statements, called a few times, with changes between."""
+    for kind, name in ((INTS, "GLIST"), (INT, "GINT"), (INT, "GBOX.n"), ("counts", "GDICT"), ("box", "GBOX")):
+        g.declare(name, kind, own=False)
+    kinds = (TENSOR, INT)
+    names = [g.fresh(kind) for kind in kinds]
+    g.line(f"def program({', '.join(names)}):")
+    with g.function(""):
+        for name, kind in zip(names, kinds, strict=True):
+            g.declare(name, kind)
+        body(g, g.pick.choice((1, 1, 2, 3)))
+        g.line(f"return {{'kept': [{', '.join(n for t in TYPES for n in g.readable[t] if n in g.own)}]}}")
+    g.line("")
+    calls(g, "program", kinds, g.chance(0.3))
+    return Program(g.seed, "\n".join(g.lines) + "\n")
 
 
 def end(g: Scope) -> None:
