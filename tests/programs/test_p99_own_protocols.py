@@ -162,6 +162,24 @@ def test_containers_behind_a_break(fn):
     check_same(story, least=None, **EAGER)
 
 
+def test_what_failed_in_a_list_with_a_length_of_its_own():
+    """Its items are looked at past the class, also where a recompile is explained."""
+
+    class Long(Saying):
+        def __len__(self):
+            return super().__len__() + 10
+
+    def total(x, items):
+        return sum(items), len(items), x + 1
+
+    def story(wrap):
+        call = wrap(total)
+        for count in (1, 4, 0, 2):
+            yield call(torch.ones(2), Long(range(count)))
+
+    check_same(story, **EAGER)
+
+
 def test_a_dict_that_lives_on_is_stored_to_once():
     kept = Adding(a=1)
 
