@@ -95,6 +95,59 @@ def slices_of_iterators(x):
     return told, x + 1
 
 
+class Answers:
+    """Gives what it was given, whatever it is asked."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __bool__(self):
+        return self.answer
+
+    def __len__(self):
+        return self.answer
+
+    def __iter__(self):
+        return self.answer
+
+    def __hash__(self):
+        return self.answer
+
+    def __index__(self):
+        return self.answer
+
+
+class Passing:
+    def __init__(self, **rest):
+        super().__init__(**rest)
+
+
+class Unmade:
+    pass
+
+
+def answers_that_python_refuses(x):
+    told = []
+    for answer in (3, -1, None, "text", 2.5, True, 2**70):
+        owner = Answers(answer)
+        for ask in (bool, len, list, hash, range, lambda owner: not owner, lambda owner: 1 if owner else 2):
+            try:
+                told.append(repr(ask(owner)))
+            except (TypeError, ValueError, OverflowError) as error:
+                told.append(f"{type(error).__name__} {error}")
+    return told, x + 1
+
+
+def arguments_of_init(x):
+    told = []
+    for make in (Passing, lambda: Passing(a=1), Unmade, lambda: Unmade(2), lambda: Unmade(a=2)):
+        try:
+            told.append(type(make()).__name__)
+        except TypeError as error:
+            told.append(str(error))
+    return told, x + 1
+
+
 class Plain:
     def __init__(self, n):
         self.n = n
@@ -134,6 +187,8 @@ def objects_of_one_state(x):
 @pytest.mark.parametrize(
     "fn",
     [
+        answers_that_python_refuses,
+        arguments_of_init,
         one_dict_of_two_objects,
         objects_of_one_state,
         in_place_operator_that_declines,

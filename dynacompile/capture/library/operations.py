@@ -21,6 +21,7 @@ from dynacompile.capture.tensors.overridden_operators import overridden_operator
 from dynacompile.capture.tensors.read_numbers import ReadNumber, read_operator
 from dynacompile.capture.tensors.storages import AddressValue
 from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
+from dynacompile.capture.values.answers import answered
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
@@ -388,7 +389,7 @@ def op_index(cx: Context, value: Value) -> Value:
     if isinstance(value, TensorValue):
         raise unsupported("to-python", f"operator.index of {value.describe()}")
     if isinstance(value, ObjectValue):
-        return value.method(cx, "__index__", [], {})
+        return answered("__index__", value.method(cx, "__index__", [], {}))
     return cx.pure(operator.index, [value], {})
 
 

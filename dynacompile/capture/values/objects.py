@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.polyfills import reduction
+from dynacompile.capture.values.answers import answered
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
@@ -317,6 +318,7 @@ class ObjectValue(Instance):
         """object.name(self, ...)"""
         match name, args:
             case "__init__", _:
+                self.check_arguments(args, kwargs)
                 return ConstantValue(None)
             case "__getattribute__", [key]:
                 found = self.lookup(cx, key.constant())
@@ -337,18 +339,27 @@ class ObjectValue(Instance):
                 return call_polyfill(cx, reduction.getstate, [self])  # type: ignore[arg-type]
         return super().method(cx, name, args, kwargs)
 
+    def check_arguments(self, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """object.__init__ takes arguments where the class has a `__new__` and no `__init__` of its own."""
+        if not args and not kwargs:
+            return
+        if class_lookup(self.cls, "__init__") is not object.__init__:
+            raise raises(TypeError, "object.__init__() takes exactly one argument (the instance to initialize)")
+        if class_lookup(self.cls, "__new__") is object.__new__:
+            raise raises(TypeError, f"{self.cls.__name__}.__init__() takes exactly one argument (the instance to initialize)")
+
     def truth(self, cx: Context) -> bool:
         for name in ("__bool__", "__len__"):
             result = self.special(cx, name, [])
             if result is not None:
-                return bool(result.truth(cx))
+                return bool(answered(name, result).truth(cx))
         if cx.lookup(self.cls, "__bool__") is MISSING and cx.lookup(self.cls, "__len__") is MISSING:
             return True
         return super().truth(cx)
 
     def length(self, cx: Context) -> int:
         result = self.special(cx, "__len__", [])
-        return super().length(cx) if result is None else result.constant()
+        return super().length(cx) if result is None else answered("__len__", result).constant()
 
     def contains(self, cx: Context, item: Value) -> Value:
         result = self.special(cx, "__contains__", [item])
@@ -358,6 +369,8 @@ class ObjectValue(Instance):
         result = self.special(cx, "__iter__", [])
         if isinstance(result, IteratorValue):
             return result
+        if result is not None:
+            answered("__iter__", result)
         if isinstance(result, ObjectValue) and isinstance(cx.lookup(result.cls, "__next__"), types.FunctionType):
             return ObjectIterator(result)
         if result is None and cx.lookup(self.cls, "__iter__") is MISSING and isinstance(cx.lookup(self.cls, "__getitem__"), types.FunctionType):

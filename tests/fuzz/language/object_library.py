@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SOURCE = """\
-import contextlib, functools
+import abc, collections, contextlib, copy, dataclasses, enum, functools, typing
 import torch
 from library import LOG, STEPS
 
@@ -365,4 +365,190 @@ class Decorating(contextlib.ContextDecorator):
         LOG.append(f'ends {error[0]}')
         return False
 GHELD, GDEEP, GGUARDED, GSLOTS, GNUM, GBAG, GMAPPED = Held(2), Deep(3), Guarded(a=1, b=2), MoreSlots(4), SubNum(5), Bag(1, 2), Mapped(a=1)
+class Left:
+    def __init__(self, n, **rest):
+        LOG.append(f'Left {sorted(rest)}')
+        super().__init__(**rest)
+        self.left = n
+    def told(self):
+        return ['left', *super().told()]
+class Right:
+    def __init__(self, m=0, **rest):
+        super().__init__(**rest)
+        self.right = m
+    def told(self):
+        return ['right', *super().told()]
+class Root:
+    kept = []
+    def told(self):
+        return [type(self).__name__]
+    @classmethod
+    def made(cls, *args, **kwargs):
+        found = cls(*args, **kwargs)
+        cls.kept = [*cls.kept, type(found).__name__]
+        return found
+class Diamond(Left, Right, Root):
+    def told(self):
+        return super(Left, self).told() + super().told()
+    @property
+    def both(self):
+        return self.left, self.right
+class Shape(abc.ABC):
+    @property
+    @abc.abstractmethod
+    def sides(self):
+        ...
+    @abc.abstractmethod
+    def area(self):
+        return 1
+    def double(self):
+        return self.area() * 2 + self.sides
+class Square(Shape):
+    sides = 4
+    def __init__(self, n):
+        self.n = n
+    def area(self):
+        return super().area() + self.n * self.n
+@typing.runtime_checkable
+class HasArea(typing.Protocol):
+    def area(self): ...
+class Sized(abc.ABC):
+    @classmethod
+    def __subclasshook__(cls, other):
+        return hasattr(other, '__len__') or NotImplemented
+@dataclasses.dataclass
+class Data:
+    x: int
+    y: int = 2
+    tags: list = dataclasses.field(default_factory=list)
+    seed: dataclasses.InitVar[int] = 3
+    total: int = dataclasses.field(init=False, repr=False)
+    count: typing.ClassVar[int] = 0
+    def __post_init__(self, seed):
+        self.total = self.x + self.y + seed
+        Data.count += 1
+@dataclasses.dataclass(order=True, kw_only=True, slots=True)
+class SlotData:
+    a: int
+    b: str = 'b'
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    n: int
+    t: torch.Tensor | None = None
+    def moved(self, by):
+        return dataclasses.replace(self, n=self.n + by)
+@dataclasses.dataclass
+class DeepData(Data):
+    z: list = dataclasses.field(default_factory=lambda: [1])
+    def __eq__(self, other):
+        return isinstance(other, DeepData) and self.z == other.z
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 5
+    @property
+    def next(self):
+        return Level.HIGH if self is Level.LOW else Level.LOW
+class Perm(enum.Flag):
+    R = enum.auto()
+    W = enum.auto()
+    X = enum.auto()
+    RW = R | W
+class Name(str, enum.Enum):
+    A = 'a'
+    B = 'b'
+    @classmethod
+    def _missing_(cls, value):
+        return cls.A if value == 'none' else None
+class Triple(tuple):
+    def __new__(cls, *items):
+        return super().__new__(cls, items)
+    def __getitem__(self, index):
+        return ('at', super().__getitem__(index)) if isinstance(index, int) else super().__getitem__(index)
+    @property
+    def first(self):
+        return super().__getitem__(0)
+class Named(typing.NamedTuple):
+    a: int
+    b: int = 2
+    def total(self):
+        return self.a + self.b
+class Few(set):
+    def add(self, item):
+        LOG.append(f'add {item}')
+        super().add(item)
+    def __contains__(self, item):
+        return item == 'all' or super().__contains__(item)
+class Counts(collections.Counter):
+    def __missing__(self, key):
+        return -1
+class Times(collections.defaultdict):
+    def __missing__(self, key):
+        LOG.append('missing')
+        return super().__missing__(key)
+class Nodes:
+    def __init__(self, n, *children):
+        self.n, self.children = n, children
+    def __iter__(self):
+        yield self.n
+        for child in self.children:
+            yield from child
+    def walk(self, depth=0):
+        got = yield depth, self.n
+        if got:
+            self.n += got
+        for child in self.children:
+            yield from child.walk(depth + 1)
+    @contextlib.contextmanager
+    def marked(self, by):
+        before, self.n = self.n, self.n + by
+        try:
+            yield self
+        finally:
+            self.n = before
+class Copied:
+    def __init__(self, n, inner=None):
+        self.n, self.inner = n, inner
+    def __copy__(self):
+        LOG.append('copy')
+        return Copied(self.n + 1, self.inner)
+    def __deepcopy__(self, memo):
+        LOG.append('deepcopy')
+        return Copied(self.n + 10, copy.deepcopy(self.inner, memo))
+class Scale:
+    def __init__(self, n):
+        self.n = n
+    def __mul__(self, other):
+        return other * self.n
+    def __rmul__(self, other):
+        return other * self.n + 1
+    def __radd__(self, other):
+        return other + self.n
+    def __rsub__(self, other):
+        return NotImplemented
+    def __matmul__(self, other):
+        return other.sum(0) * self.n
+    def __getitem__(self, index):
+        return index.sum() if isinstance(index, torch.Tensor) else index
+    def __lt__(self, other):
+        return 'less'
+class Odd:
+    def __init__(self, what):
+        self.what = what
+    def __bool__(self):
+        return self.what
+    def __len__(self):
+        return self.what
+    def __iter__(self):
+        return self.what
+    def __hash__(self):
+        return self.what
+    def __index__(self):
+        return self.what
+    def __str__(self):
+        return self.what
+    def __contains__(self, item):
+        return self.what
+    def __eq__(self, other):
+        return self.what
+GDIAMOND, GDATA, GNODES = Diamond(1, m=2), Data(1, tags=[5]), Nodes(1, Nodes(2), Nodes(3, Nodes(4)))
 """

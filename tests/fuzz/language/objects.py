@@ -6,6 +6,7 @@ The classes of `object_library.py` have objects that live from call to call, so 
 
 from __future__ import annotations
 
+from tests.fuzz.language.inheritance import CLASSES
 from tests.fuzz.language.libraries import LIBRARIES
 from tests.fuzz.language.scope import Statement
 from tests.fuzz.language.wider import from_family
@@ -625,5 +626,5 @@ model._buffers['mean'] = model.mean + 1
 N2 = model.mean.sum()
 -> N1 ints, N2 scalar""",
 )
-FAMILIES = (DESCRIPTORS, ATTRIBUTES, ARITHMETIC, COMPARISONS, CONTAINERS, MANAGERS, DICTS_OF_ATTRIBUTES, LIBRARIES, LIBRARIES)
+FAMILIES = (DESCRIPTORS, ATTRIBUTES, ARITHMETIC, COMPARISONS, CONTAINERS, MANAGERS, DICTS_OF_ATTRIBUTES, LIBRARIES, LIBRARIES, *CLASSES)
 OBJECTS: list[tuple[float, Statement]] = [(2.0, from_family(templates)) for templates in FAMILIES]
