@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
+import operator
 
 import pytest
 import torch
@@ -11,6 +13,9 @@ import dynacompile
 from tests.scenarios import check_same
 
 EAGER = {"backend": "eager"}
+
+
+Pair = collections.namedtuple("Pair", "first second")
 
 
 class Num:
@@ -138,6 +143,26 @@ def answers_that_python_refuses(x):
     return told, x + 1
 
 
+def operands_that_counters_decline(x):
+    told = []
+    for operation in (operator.or_, operator.add, operator.sub, operator.and_, operator.iadd, operator.ior):
+        try:
+            told.append(operation(collections.Counter("ab"), 3))
+        except (TypeError, AttributeError) as error:
+            told.append(f"{type(error).__name__} {error}")
+    return told, x + 1
+
+
+def places_that_no_tuple_has(x):
+    told = []
+    for owner in (Pair(1, 2), (1,), [1], x.shape):
+        try:
+            told.append(owner[5])
+        except IndexError as error:
+            told.append(str(error))
+    return told, x + 1
+
+
 def arguments_of_init(x):
     told = []
     for make in (Passing, lambda: Passing(a=1), Unmade, lambda: Unmade(2), lambda: Unmade(a=2)):
@@ -189,6 +214,8 @@ def objects_of_one_state(x):
     [
         answers_that_python_refuses,
         arguments_of_init,
+        operands_that_counters_decline,
+        places_that_no_tuple_has,
         one_dict_of_two_objects,
         objects_of_one_state,
         in_place_operator_that_declines,
@@ -273,5 +300,30 @@ def test_one_dict_across_two_breaks():
 
     def story(wrap):
         yield wrap(share)(torch.ones(2))
+
+    check_same(story, least=None, **EAGER)
+
+
+def test_lengths_that_become_symbols():
+    class Sized:
+        def __init__(self, n):
+            self.n = n
+
+        def __len__(self):
+            return self.n
+
+    def ask(x, n):
+        told = []
+        for question in (bool, len, list):
+            try:
+                told.append(question(Sized(n)))
+            except (TypeError, ValueError) as error:
+                told.append(str(error))
+        return told, x * n
+
+    def story(wrap):
+        call = wrap(ask)
+        for n in (5, 7, -1, 0, 3):
+            yield call(torch.ones(2), n)
 
     check_same(story, least=None, **EAGER)

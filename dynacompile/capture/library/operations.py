@@ -21,7 +21,7 @@ from dynacompile.capture.tensors.overridden_operators import overridden_operator
 from dynacompile.capture.tensors.read_numbers import ReadNumber, read_operator
 from dynacompile.capture.tensors.storages import AddressValue
 from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
-from dynacompile.capture.values.answers import answered
+from dynacompile.capture.values.answers import answered, is_undecided
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
@@ -195,10 +195,6 @@ def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
     if name in ("eq", "ne") and all(compares_by_identity(v) for v in (left, right)):
         return ConstantValue((left is right) == (name == "eq"))
     raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
-
-
-def is_undecided(result: Value) -> bool:
-    return isinstance(result, ConstantValue) and result.value is NotImplemented
 
 
 def compares_by_identity(value: Value) -> bool:

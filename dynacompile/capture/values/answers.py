@@ -13,6 +13,11 @@ from dynacompile.capture.values.constant import ConstantValue
 ASKED: dict[str, Callable[[Any], Any]] = {"__bool__": bool, "__len__": len, "__hash__": hash, "__index__": operator.index, "__iter__": iter}
 
 
+def is_undecided(result: Value) -> bool:
+    """Whether an operator's method leaves the operation to the other operand."""
+    return isinstance(result, ConstantValue) and result.value is NotImplemented
+
+
 def answered(name: str, result: Value) -> Value:
     """What Python makes of the result; what it raises where that is no answer to the method."""
     if isinstance(result, ConstantValue):

@@ -352,6 +352,7 @@ class ObjectValue(Instance):
         for name in ("__bool__", "__len__"):
             result = self.special(cx, name, [])
             if result is not None:
+                self.refuse_negative(cx, name, result)
                 return bool(answered(name, result).truth(cx))
         if cx.lookup(self.cls, "__bool__") is MISSING and cx.lookup(self.cls, "__len__") is MISSING:
             return True
@@ -359,7 +360,7 @@ class ObjectValue(Instance):
 
     def length(self, cx: Context) -> int:
         result = self.special(cx, "__len__", [])
-        return super().length(cx) if result is None else answered("__len__", result).constant()
+        return super().length(cx) if result is None else answered("__len__", ConstantValue(result.constant())).constant()
 
     def contains(self, cx: Context, item: Value) -> Value:
         result = self.special(cx, "__contains__", [item])
@@ -391,9 +392,13 @@ class ObjectValue(Instance):
         length = cx.unless_missing(lambda: self.special(cx, name, []), TypeError)
         if length is None or not issubclass(length.pytype(), int):
             return False
-        if cx.operator("lt", [length, ConstantValue(0)]).truth(cx):
-            raise raises(ValueError, f"{name}() should return >= 0")
+        self.refuse_negative(cx, name, length)
         return True
+
+    def refuse_negative(self, cx: Context, name: str, length: Value) -> None:
+        """length: what a method gave, which may be a symbol."""
+        if name != "__bool__" and issubclass(length.pytype(), int) and cx.operator("lt", [length, ConstantValue(0)]).truth(cx):
+            raise raises(ValueError, f"{name}() should return >= 0")
 
     def children(self) -> Sequence[Value]:
         return [*self.new_namespace(), *(v for v in self.stored.values() if isinstance(v, Value))] if self.source is None else ()
