@@ -235,7 +235,7 @@ def private(values: Iterable[Value | None]) -> Callable[[Value], bool]:
         value = work.pop()
         uses[value] += 1
         if uses[value] == 1 and not is_loadable(value):
-            work.extend(value.children())
+            work.extend([*value.children(), *(v for v in [value.referred()] if v is not None)])
     return lambda value: uses[value] <= 1
 
 

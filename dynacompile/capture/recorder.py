@@ -60,6 +60,11 @@ class Recorder(Inputs):
         self.log.append(Operation(kind, target, *given, made, self._site(), tuple(self.nodes[before:]), writes))
         return made
 
+    def let_go(self) -> None:
+        """Forgets the frame's tensors: their values know the recorder that is told when they are made."""
+        for table in (self.values, self.tensors, self.log):
+            table.clear()  # type: ignore[attr-defined]
+
     def copy(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node]) -> None:
         """Adds the nodes of an operation again, on others: `nodes` has those for its operands, and gets the new ones."""
         self.refuse_more()

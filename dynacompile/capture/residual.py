@@ -189,8 +189,8 @@ class Builder(CallWriter):
                 self.load_attr(table)
                 self.const(name)
                 self.emit("BINARY_SUBSCR")
-            case Entry(base, key):
-                self.callee(dict.__getitem__)
+            case Entry(base, key, container):
+                self.callee(container.__getitem__)
                 self.source(base)
                 self.const(key)
                 self.call(2)
@@ -239,14 +239,19 @@ class Builder(CallWriter):
     # values
 
     def count(self, values: Iterable[Value]) -> None:
-        """Notes how often each value is used, before any is built."""
-        work = list(values)
+        """Notes how often each value is used, before any is built. One that is also referred to weakly is kept when it is built."""
+        work, weak = list(values), dict[Value, None]()
         while work:
             value = work.pop()
             seen = self.uses.get(value, 0)
             self.uses[value] = seen + 1
             if seen == 0 and not is_loadable(value):
                 work.extend(value.children())
+                if (referred := value.referred()) is not None:
+                    weak[referred] = None
+        for value in weak:
+            if value in self.uses:
+                self.uses[value] += 1
 
     def value(self, value: Value) -> None:
         """Pushes a value; one that is used several times is built once."""

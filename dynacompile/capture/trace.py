@@ -385,6 +385,7 @@ class Trace:
         """
         self._left_at = self.site() if self.frames else None
         let_go_of_masks([value.fake for value in self.recorder.values.values()])
+        self.recorder.let_go()
         for frame in self.frames:
             frame.let_go()
         tables = (self.known, self.literals, self.ways, self.guards, self._kept, self.frames, self.scopes, self._states)

@@ -149,8 +149,8 @@ def _(source: ir.Registered, base: Any) -> Any:
 @based(ir.Item)
 def _(source: ir.Item, base: Any) -> Any:
     if isinstance(base, (list, tuple)):
-        ok = type(source.key) is int and 0 <= source.key < len(base)
         plain: Any = list if isinstance(base, list) else tuple
+        ok = type(source.key) is int and 0 <= source.key < plain.__len__(base)  # classes may have a length of their own
         return plain.__getitem__(base, source.key) if ok else MISSING
     if type(base) is deque:
         return base[source.key] if type(source.key) is int and 0 <= source.key < len(base) else MISSING

@@ -174,7 +174,9 @@ class Item(Source):
 
 @record
 class Entry(Item):
-    """`dict.__getitem__(base, key)`, for a dict whose class has a `__getitem__` of its own."""
+    """`container.__getitem__(base, key)`, for a dict or a list whose class has a `__getitem__` of its own."""
+
+    container: type[dict] | type[list] = dict
 
 
 @record

@@ -97,6 +97,30 @@ def gradients_of_any_placement() -> None:
         both(lambda x: x * 3, run)
 
 
+def gradients_placed_otherwise() -> None:
+    """Between two graphs a gradient has the placements of the tensor that it is for, so that those of the first graph's inputs differ from eager's."""
+
+    def run(call: Callable[..., Any]) -> tuple[Any, Any]:
+        x, y = placed(1, Shard(1), True), placed(2, Replicate(), True)
+        first, second = call(x, y)
+        (first.full_tensor().sum() + second.full_tensor().sum()).backward()
+        return y.grad.placements, shown(whole(y.grad))
+
+    def in_one_graph(x: Any, y: Any) -> Any:
+        made = y + 1
+        return made, x + made
+
+    def in_two(x: Any, y: Any) -> Any:
+        made = y + 1
+        dynacompile.graph_break()
+        return made, x + made
+
+    both(in_one_graph, run)
+    (wanted, values), (found, same_values) = run(in_two), run(dynacompile.compile(in_two))
+    assert (wanted, found) == ((Shard(1),), (Replicate(),)), f"{found}, eager's {wanted}"
+    assert same_values == values, f"{same_values}\n{values}"
+
+
 def one_memory() -> None:
     """A local tensor beside its DTensor, and two DTensors over one memory, of which one is written."""
 
@@ -178,6 +202,7 @@ CASES = (
     differentiated_twice,
     modes_of_autograd,
     gradients_of_any_placement,
+    gradients_placed_otherwise,
     one_memory,
     buffers_and_attributes,
     hooks_and_computed_inputs,

@@ -1,4 +1,4 @@
-"""Random programs over DTensors on two ranks of gloo, compiled and in eager: results, placements, gradients and theirs, what was written, and kinds of errors.
+"""Random programs over DTensors on two ranks of gloo, compiled and in eager: results, placements, gradients, what was written, kinds of errors.
 
 `python -m tests.fuzz.placed FIRST LAST [--backend NAME] [--show]` starts both ranks. Numbers are small ints, so that sums are exact in any order and values
 must agree to the bit. Seeds take turns: with gradients, without, and with writes. In the last call of a program its inputs are placed in another way.
@@ -180,6 +180,11 @@ def shown(value: Any) -> Any:
     return type(value), where, value.dtype, inside.shape, value.requires_grad, value.is_leaf, inside.detach().tolist()
 
 
+def shown_gradient(grad: torch.Tensor | None) -> Any:
+    """By its whole value: behind a graph break its placements may differ from eager's (docs/distributed.md)."""
+    return (type(grad), *shown(grad.full_tensor())) if isinstance(grad, DTensor) else shown(grad)
+
+
 def story(made: Program, call: Callable[..., list[Any]], given: list[Any]) -> list[Any]:
     """All that is seen of one call."""
     x, y, *many = given
@@ -192,7 +197,7 @@ def story(made: Program, call: Callable[..., list[Any]], given: list[Any]) -> li
     if differentiable:
         total = sum((value.full_tensor() if isinstance(value, DTensor) else value).sum() for value in differentiable)
         total.backward()  # type: ignore[union-attr]
-        seen += [shown(value.grad) for value in given]
+        seen += [shown_gradient(value.grad) for value in given]
     return seen + [shown(value) for value in given]
 
 

@@ -7,7 +7,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.tensors.number_tensors import extreme_number
 from dynacompile.capture.tensors.read_numbers import ReadNumber, computed
 from dynacompile.capture.tensors.tensor import TensorValue
@@ -182,6 +182,10 @@ def row_chain_from(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> 
 @handles(itertools.islice)
 def row_islice(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     bounds = [a.constant() for a in args[1:]]
+    try:
+        itertools.islice((), *bounds)
+    except ValueError as error:
+        raise raises(ValueError, *error.args) from None
     start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (bounds[0] or 0, bounds[1], bounds[2] if len(bounds) > 2 and bounds[2] else 1)
     return IsliceIterator(args[0].iterate(cx), start, stop, step)
 

@@ -21,6 +21,7 @@ from dynacompile.capture.tensors.overridden_operators import overridden_operator
 from dynacompile.capture.tensors.read_numbers import ReadNumber, read_operator
 from dynacompile.capture.tensors.storages import AddressValue
 from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
+from dynacompile.capture.values.answers import answered, is_undecided
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
@@ -104,7 +105,7 @@ def tensor_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
         if isinstance(arg, ObjectValue):
             method, reflected = BINARY.get(name, ("", ""))
             result = arg.special(cx, method if index == 0 else reflected, [args[1 - index]]) if method else None
-            if result is not None:
+            if result is not None and not is_undecided(result):
                 return result
             raise unsupported("unknown-operation", f"operator.{name} of a tensor and {arg.describe()}")
     return cx.op("call_function", getattr(operator, name), list(args), {})
@@ -138,7 +139,7 @@ def inplace(cx: Context, name: str, left: Value, right: Value) -> Value:
         return left
     if isinstance(left, ObjectValue):
         result = left.special(cx, f"__{name.rstrip('_')}__", [right])
-        if result is not None:
+        if result is not None and not is_undecided(result):
             return result
     return binary(cx, INPLACE[name], left, right)
 
@@ -187,7 +188,7 @@ def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
             negated = result is None and special == "__ne__" and owner.cls.__ne__ is object.__ne__
             if negated:  # object's own asks __eq__
                 result = owner.special(cx, "__eq__", [other])
-            if result is not None and not (isinstance(result, ConstantValue) and result.value is NotImplemented):
+            if result is not None and not is_undecided(result):
                 return ConstantValue(not result.truth(cx)) if negated else result
     if name in ("eq", "ne") and isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls is SimpleNamespace:
         return ConstantValue(cx.equal(left.namespace, right.namespace) == (name == "eq"))
@@ -384,7 +385,7 @@ def op_index(cx: Context, value: Value) -> Value:
     if isinstance(value, TensorValue):
         raise unsupported("to-python", f"operator.index of {value.describe()}")
     if isinstance(value, ObjectValue):
-        return value.method(cx, "__index__", [], {})
+        return answered("__index__", value.method(cx, "__index__", [], {}))
     return cx.pure(operator.index, [value], {})
 
 

@@ -121,6 +121,10 @@ class Value:
         """Values that `rebuild` needs besides self."""
         return ()
 
+    def referred(self) -> Value | None:
+        """Whom it refers to without holding it: `rebuild` needs that one where another value holds it."""
+        return None
+
     def rebuild(self, out: Writer) -> None:
         """Emits residual code that pushes a new equal object. Called for values without a source only."""
         raise unsupported("rebuild", self.describe())

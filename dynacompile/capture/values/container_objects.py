@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dynacompile.capture.values.answers import answered
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.ir.source import Source
@@ -49,8 +50,8 @@ class ContainerObjectValue(ObjectValue):
         return self.method(cx, "__contains__", [item], {})
 
     def length(self, cx: Context) -> int:
-        return self.method(cx, "__len__", [], {}).constant()
+        return answered("__len__", self.method(cx, "__len__", [], {})).constant()
 
     def truth(self, cx: Context) -> bool:
         found = self.special(cx, "__bool__", [])
-        return self.length(cx) > 0 if found is None else found.truth(cx)
+        return self.length(cx) > 0 if found is None else answered("__bool__", found).truth(cx)

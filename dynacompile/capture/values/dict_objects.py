@@ -32,6 +32,10 @@ class DictObjectValue(ContainerObjectValue):
 
     container = dict
 
+    def __init__(self, cls: type, table: DictValue, real: Any = None, source: Source | None = None):
+        super().__init__(cls, table, real, source)
+        table.of_object = True
+
     def container_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """dict.name(self, ...)."""
         if name in CHANGES and self.source is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from dynacompile.capture.values.answers import is_undecided
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
 from dynacompile.ir.source import Constant
@@ -36,7 +37,8 @@ def dict_operator(cx: Context, name: str, left: Value, right: Value | None = Non
         return merged(cx, left, right)
     if is_counter(left) and name in COUNTER_METHODS:
         method = getattr(Counter, COUNTER_METHODS[name])
-        return cx.call_real(method, Constant(method, method.__qualname__), [left] if right is None else [left, right])
+        found = cx.call_real(method, Constant(method, method.__qualname__), [left] if right is None else [left, right])
+        return None if is_undecided(found) else found
     if name == "ior" and isinstance(left, DictLike) and right is not None:
         left.method(cx, "update", [right], {})
         return left

@@ -11,7 +11,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.container_objects import ContainerObjectValue
 from dynacompile.capture.values.objects import call_hook
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
-from dynacompile.ir.source import Item, Source
+from dynacompile.ir.source import Entry, Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -106,4 +106,5 @@ def wrap_list_object(cx: Context, real: list, source: Source) -> Value:
     cls: Any = type(real)
     cx.guard("TYPE", source, cls)
     cx.guard("LENGTH", source, list.__len__(real))
-    return ListObjectValue(cls, ListValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(list.__iter__(real))]), real, source)
+    places = [Item(source, i) if cls.__getitem__ is list.__getitem__ else Entry(source, i, list) for i in range(list.__len__(real))]
+    return ListObjectValue(cls, ListValue([Lazy(cx, list.__getitem__(real, i), place) for i, place in enumerate(places)]), real, source)

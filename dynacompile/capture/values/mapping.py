@@ -89,7 +89,10 @@ class DictLike(Entries):
 
 
 class DictValue(DictLike):
-    """content: key -> (key, value) as of now. known_keys: whether the keys are guarded or owned. stored: by what the program stored, its key."""
+    """content: key -> (key, value) as of now. known_keys: whether the keys are guarded or owned. stored: by what the program stored, its key. of_object:
+    whether the dict is an object of a user's class, which replays what was stored past the class's own methods."""
+
+    of_object = False
 
     def __init__(self, content: dict[Hashable, tuple[Value, Value]], cls: type = dict, source: Source | None = None, factory: Value | None = None):
         self.content, self.cls, self.source, self.factory = content, cls, source, factory
@@ -229,6 +232,8 @@ class DictValue(DictLike):
         return [v for pair in self.changes() for v in pair]
 
     def replay(self, out: Writer) -> None:
+        if self.of_object:
+            return
         if self.reordered:
             out.value(self)
             out.load_method("clear")
@@ -400,9 +405,18 @@ class DictView(Value):
         out.call(0)
 
 
+class OwnDicts:
+    """Objects of before the frame by the ids of their `__dict__`s: what is stored in one of two that share it would have to be seen in the other."""
+
+    def __init__(self) -> None:
+        self.owners: dict[int, list[Any]] = {}
+
+
 @wraps(dict, OrderedDict, Counter, defaultdict)
 def wrap_dict(cx: Context, real: dict, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
+    if cx.state(OwnDicts).owners.get(id(real)):
+        raise unsupported("unknown-object", f"{source.text()}, the __dict__ of an object,")
     content: dict[Hashable, tuple[Value, Value]] = {}
     for key, value in real.items():
         if is_identity_key(key):

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.polyfills import reduction
+from dynacompile.capture.values.answers import answered
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import call_polyfill, is_trusted
-from dynacompile.capture.values.mapping import DictLike
+from dynacompile.capture.values.mapping import DictLike, OwnDicts
 from dynacompile.capture.values.object_parts import DELETED, Instance, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
@@ -73,6 +74,7 @@ class ObjectValue(Instance):
             return self.class_value(cx)
         raw = cx.lookup(self.cls, name)
         if name == "__dict__" and is_of_instances(raw):
+            self.refuse_shared(cx)
             self.shows_namespace = True
             return self.namespace
         if raw is not MISSING and is_data_descriptor(raw):
@@ -146,6 +148,11 @@ class ObjectValue(Instance):
         cx.effects.touch(self)
         self.given = value
         self.stored, self.removed, self.shows_namespace = {}, {}, True
+
+    def refuse_shared(self, cx: Context) -> None:
+        """Where another object has the same __dict__, what is stored in one would have to be seen in the other."""
+        if self.real is not None and len(cx.state(OwnDicts).owners.get(id(self.own_dict()), ())) > 1:
+            raise unsupported("unknown-object", f"{self.describe()}, whose __dict__ is another object's, too,")
 
     def guard_absent(self, cx: Context, name: str) -> None:
         if cx.lookup(self.cls, name) is MISSING:
@@ -230,9 +237,13 @@ class ObjectValue(Instance):
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             self.by_descriptor(cx, raw, name, "__set__", [value])
             return
-        if raw is MISSING and not self.has_dict:
-            raise self.missing(name)
+        self.refuse_without_dict(raw, name)
         self.store(cx, name, value)
+
+    def refuse_without_dict(self, raw: Any, name: str) -> None:
+        """raw: what the class has under the name."""
+        if not self.has_dict and not isinstance(raw, types.MemberDescriptorType):
+            raise self.missing(name) if raw is MISSING else raises(AttributeError, f"{self.cls.__name__!r} object attribute {name!r} is read-only")
 
     def by_descriptor(self, cx: Context, raw: Any, name: str, hook: str, args: list[Value]) -> None:
         """type(raw).__set__(raw, self, value) or .__delete__(raw, self)."""
@@ -245,6 +256,7 @@ class ObjectValue(Instance):
         if not self.is_own_namespace() and not self.is_elsewhere(cx, name):
             self.namespace.set_item(cx, ConstantValue(name), value)
             return
+        self.refuse_shared(cx)
         cx.effects.touch(self)
         if self.stored.get(name) is DELETED:  # it comes last from now on
             del self.stored[name]
@@ -268,15 +280,19 @@ class ObjectValue(Instance):
                 self.by_descriptor(cx, raw, name, "__delete__", [])
                 return
             self.read_slot(cx, name)
-        elif InstanceDict(self).find(cx, ConstantValue(name)) is None:
-            raise self.missing(name)
-        elif not self.is_own_namespace():
-            self.namespace.del_item(cx, ConstantValue(name))
+            self.remove(cx, name)
             return
-        self.remove(cx, name)
+        self.refuse_without_dict(raw, name)
+        if InstanceDict(self).find(cx, ConstantValue(name)) is None:
+            raise self.missing(name)
+        if self.is_own_namespace():
+            self.remove(cx, name)
+        else:
+            self.namespace.del_item(cx, ConstantValue(name))
 
     def remove(self, cx: Context, name: str) -> None:
         """Of an attribute that is there."""
+        self.refuse_shared(cx)
         cx.effects.touch(self)
         stored = self.stored.pop(name, DELETED)
         if self.real is not None:
@@ -302,6 +318,7 @@ class ObjectValue(Instance):
         """object.name(self, ...)"""
         match name, args:
             case "__init__", _:
+                self.check_arguments(args, kwargs)
                 return ConstantValue(None)
             case "__getattribute__", [key]:
                 found = self.lookup(cx, key.constant())
@@ -322,18 +339,28 @@ class ObjectValue(Instance):
                 return call_polyfill(cx, reduction.getstate, [self])  # type: ignore[arg-type]
         return super().method(cx, name, args, kwargs)
 
+    def check_arguments(self, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """object.__init__ takes arguments where the class has a `__new__` and no `__init__` of its own."""
+        if not args and not kwargs:
+            return
+        if class_lookup(self.cls, "__init__") is not object.__init__:
+            raise raises(TypeError, "object.__init__() takes exactly one argument (the instance to initialize)")
+        if class_lookup(self.cls, "__new__") is object.__new__:
+            raise raises(TypeError, f"{self.cls.__name__}.__init__() takes exactly one argument (the instance to initialize)")
+
     def truth(self, cx: Context) -> bool:
         for name in ("__bool__", "__len__"):
             result = self.special(cx, name, [])
             if result is not None:
-                return bool(result.truth(cx))
+                self.refuse_negative(cx, name, result)
+                return bool(answered(name, result).truth(cx))
         if cx.lookup(self.cls, "__bool__") is MISSING and cx.lookup(self.cls, "__len__") is MISSING:
             return True
         return super().truth(cx)
 
     def length(self, cx: Context) -> int:
         result = self.special(cx, "__len__", [])
-        return super().length(cx) if result is None else result.constant()
+        return super().length(cx) if result is None else answered("__len__", ConstantValue(result.constant())).constant()
 
     def contains(self, cx: Context, item: Value) -> Value:
         result = self.special(cx, "__contains__", [item])
@@ -343,6 +370,8 @@ class ObjectValue(Instance):
         result = self.special(cx, "__iter__", [])
         if isinstance(result, IteratorValue):
             return result
+        if result is not None:
+            answered("__iter__", result)
         if isinstance(result, ObjectValue) and isinstance(cx.lookup(result.cls, "__next__"), types.FunctionType):
             return ObjectIterator(result)
         if result is None and cx.lookup(self.cls, "__iter__") is MISSING and isinstance(cx.lookup(self.cls, "__getitem__"), types.FunctionType):
@@ -363,9 +392,13 @@ class ObjectValue(Instance):
         length = cx.unless_missing(lambda: self.special(cx, name, []), TypeError)
         if length is None or not issubclass(length.pytype(), int):
             return False
-        if cx.operator("lt", [length, ConstantValue(0)]).truth(cx):
-            raise raises(ValueError, f"{name}() should return >= 0")
+        self.refuse_negative(cx, name, length)
         return True
+
+    def refuse_negative(self, cx: Context, name: str, length: Value) -> None:
+        """length: what a method gave, which may be a symbol."""
+        if name != "__bool__" and issubclass(length.pytype(), int) and cx.operator("lt", [length, ConstantValue(0)]).truth(cx):
+            raise raises(ValueError, f"{name}() should return >= 0")
 
     def children(self) -> Sequence[Value]:
         return [*self.new_namespace(), *(v for v in self.stored.values() if isinstance(v, Value))] if self.source is None else ()
@@ -484,7 +517,17 @@ def wrap_object(cx: Context, real: Any, source: Source) -> Value:
         cx.guard("TYPE", source, cls)
         return OpaqueValue(real, source)
     cx.guard("TYPE", source, cls)
-    return ObjectValue(cls, real, source)
+    found = ObjectValue(cls, real, source)
+    if found.has_dict:
+        own = found.own_dict()
+        cx.keep(own)
+        owners = cx.state(OwnDicts).owners.setdefault(id(own), [])
+        owners.append(found)
+        if any(owner.stored for owner in owners):
+            found.refuse_shared(cx)
+        if cx.known_value(own) is not None:
+            raise unsupported("unknown-object", f"{found.describe()}, whose __dict__ is known as a dict,")
+    return found
 
 
 class OpaqueValue(Value):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.weak import WeakIdKeyDictionary
@@ -70,22 +69,44 @@ class WeakReference(Reference):
 class MadeReference(Reference):
     """A weakref that the frame made: its target lives as long as the frame, or as one of its variables."""
 
-    def __init__(self, referred: Value):
-        self.referred = referred
+    def __init__(self, owner: Value):
+        self.owner = owner
 
     def target(self, cx: Context) -> Value:
         held = (value for frame in cx.frames for value in (*frame.slots, *frame.stack))
-        if self.referred.source is None and all(value is not self.referred for value in held):
+        if self.owner.source is None and all(value is not self.owner for value in held):
             raise unsupported("lifetime", "what a weak reference to an object of the frame refers to")
-        return self.referred
+        return self.owner
 
-    def children(self) -> Sequence[Value]:
-        return (self.referred,)
+    def referred(self) -> Value:
+        return self.owner
 
     def rebuild(self, out: Writer) -> None:
-        if self.referred.source is None and out.uses.get(self.referred, 0) < 2:  # residual code would hold it, and nothing of the program does
-            raise unsupported("rebuild", "a weak reference to an object that nothing else holds")
-        out.call_function(weakref.ref, [self.referred])
+        if self.owner.source is not None or self.owner in out.uses:
+            out.call_function(weakref.ref, [self.owner])
+        elif holds_itself(self.owner):
+            raise unsupported("rebuild", "a weak reference to an object that only the garbage collector ends")
+        else:  # nothing that the program has holds the object: it is gone when the graph ends
+            out.call_function(reference_to_nothing, [])
+
+
+class Nothing:
+    """What a weak reference referred to, which is gone."""
+
+
+def reference_to_nothing() -> weakref.ref:
+    return weakref.ref(Nothing())
+
+
+def holds_itself(value: Value) -> bool:
+    seen: set[Value] = set()
+    work = list(value.children())
+    while work:
+        part = work.pop()
+        if part not in seen:
+            seen.add(part)
+            work.extend(part.children())
+    return value in seen
 
 
 class MadeReferences:

@@ -49,7 +49,8 @@ class SequenceValue(Value):
         if isinstance(index, slice):
             return self.like(self.items[index])
         if not -len(self.items) <= index < len(self.items):
-            raise raises(IndexError, f"{self.cls.__name__} index out of range")
+            kind = "tuple" if issubclass(self.cls, tuple) else self.cls.__name__
+            raise raises(IndexError, f"{kind} index out of range")
         return self.at(cx, index)
 
     def like(self, items: Sequence[Value]) -> Value:

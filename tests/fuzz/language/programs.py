@@ -10,11 +10,15 @@ from tests.fuzz.language.functions import ROWS, SIMPLE, function
 from tests.fuzz.language.more import generated_class
 from tests.fuzz.language.names import HEAD as HEAD_OF_NAMES
 from tests.fuzz.language.names import NAMES
+from tests.fuzz.language.objects import CHANGES, OBJECTS
+from tests.fuzz.language.objects import HEAD as HEAD_OF_OBJECTS
 from tests.fuzz.language.scope import BOOL, CALL, INT, INTS, MAP, TENSOR, TYPES, Scope, body
 from tests.fuzz.language.wider import WIDER
 
 WIDER_FROM = 100_000  # seeds from here on have more kinds of statements; the programs of earlier ones stay what they were
 NAMES_FROM = 1_000_000  # and from here on those of `names.py`
+OBJECTS_FROM = 2_000_000  # and those of `objects.py`
+SHORT_FROM = 3_000_000  # and from here on programs are short, of these alone
 HEAD = """\
 import collections, contextlib, dataclasses, functools
 import torch
@@ -75,16 +79,24 @@ def calls(g: Scope, target: str, kinds: tuple[str, ...], grad: bool) -> None:
                     kept[i] = f"a{number}_{i}"
                     g.line(f"{kept[i]} = {values[i]}")
                     names.append(kept[i])
+            if number and g.seed >= OBJECTS_FROM and g.chance(0.4):
+                g.line(g.pick.choice(CHANGES))
             if number and g.chance(0.15):
                 g.line(g.pick.choice(("GLIST.append(5)", "GBOX.n += 1", "GDICT['zz'] = 9", "GINT += 1", "model.train(not model.training)")))
             g.line(f"yield {target}, ({''.join(n + ', ' for n in names)})")
 
 
 def generate(seed: int) -> Program:
-    g = Scope(seed, ROWS if seed < WIDER_FROM else [*ROWS, *WIDER] if seed < NAMES_FROM else [*ROWS, *WIDER, *NAMES], SIMPLE, FORMS)
+    rows, head = [*ROWS], HEAD
+    for first, more, names in ((WIDER_FROM, WIDER, ""), (NAMES_FROM, NAMES, HEAD_OF_NAMES), (OBJECTS_FROM, OBJECTS, HEAD_OF_OBJECTS)):
+        if seed >= first:
+            rows, head = [*rows, *more], head + names
+    g = Scope(seed, rows if seed < SHORT_FROM else OBJECTS, SIMPLE, FORMS)
     pick = g.pick
-    g.lines = (HEAD if seed < NAMES_FROM else HEAD + HEAD_OF_NAMES).splitlines()
+    g.lines = head.splitlines()
     g.line(f"model = {pick.choice(('Net()', 'Net(2)', 'Net()', 'Chatty()'))}{pick.choice(('', '.eval()', ''))}")
+    if seed >= SHORT_FROM:
+        return short_program(g)
     g.modules = ("model",) if g.chance(0.5) else ()
     for kind, name in ((INTS, "GLIST"), (INT, "GINT"), (INT, "GBOX.n"), ("counts", "GDICT"), ("box", "GBOX")):
         g.declare(name, kind, own=False)
@@ -123,6 +135,23 @@ def generate(seed: int) -> Program:
     g.line("")
     calls(g, "whole" if is_module else "program", kinds, g.chance(0.5))
     return Program(seed, "\n".join(g.lines) + "\n")
+
+
+def short_program(g: Scope) -> Program:
+    """One to three statements, called a few times, with changes between."""
+    for kind, name in ((INTS, "GLIST"), (INT, "GINT"), (INT, "GBOX.n"), ("counts", "GDICT"), ("box", "GBOX")):
+        g.declare(name, kind, own=False)
+    kinds = (TENSOR, INT)
+    names = [g.fresh(kind) for kind in kinds]
+    g.line(f"def program({', '.join(names)}):")
+    with g.function(""):
+        for name, kind in zip(names, kinds, strict=True):
+            g.declare(name, kind)
+        body(g, g.pick.choice((1, 1, 2, 3)))
+        g.line(f"return {{'kept': [{', '.join(n for t in TYPES for n in g.readable[t] if n in g.own)}]}}")
+    g.line("")
+    calls(g, "program", kinds, g.chance(0.3))
+    return Program(g.seed, "\n".join(g.lines) + "\n")
 
 
 def end(g: Scope) -> None:
