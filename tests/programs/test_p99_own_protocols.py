@@ -100,6 +100,32 @@ def slices_of_iterators(x):
     return told, x + 1
 
 
+class Triple(tuple):
+    def __new__(cls, *items):
+        return super().__new__(cls, items)
+
+    def __getitem__(self, index):
+        return "item", super().__getitem__(index)
+
+    def __bool__(self):
+        return False
+
+
+class Shown(collections.namedtuple("Shown", "a b")):
+    def __getitem__(self, index):
+        return "item", super().__getitem__(index)
+
+    def __eq__(self, other):
+        return "equal"
+
+
+def tuples_that_read_otherwise(x):
+    made, shown = Triple(1, 2), Shown(1, 2)
+    told = [made[0], bool(made), [*made], shown[1], shown == 3, shown.a, [*shown]]
+    dynacompile.graph_break()
+    return told, made[1], shown[0], shown == made, 1 if made else 2, x + 1
+
+
 class Answers:
     """Gives what it was given, whatever it is asked."""
 
@@ -214,6 +240,7 @@ def objects_of_one_state(x):
     [
         answers_that_python_refuses,
         arguments_of_init,
+        tuples_that_read_otherwise,
         operands_that_counters_decline,
         places_that_no_tuple_has,
         one_dict_of_two_objects,

@@ -29,7 +29,7 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.rows import HANDLERS, handles, row_of
-from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple
+from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple, reads_as_tuple
 from dynacompile.capture.values.slots import IN_C
 from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.namespaces import MISSING
@@ -198,7 +198,7 @@ class ClassValue(Value):
             return made_dict_object(self.real)
         if is_list_class(self.real):
             return ListObjectValue(self.real, ListValue([]))
-        if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and not kwargs and len(args) < 2:
+        if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and reads_as_tuple(self.real) and not kwargs and len(args) < 2:
             return TupleValue(args[0].elements(cx) if args else [], self.real)
         maker = next((make for base, make in MAKERS.items() if issubclass(self.real, base)), None)
         if maker is not None:
@@ -321,7 +321,7 @@ class UnboundMethod(Value):
         if wanted is not None and not kwargs:
             if self.cls is object and len(args) == 1 and allocates_plainly(wanted):
                 return ObjectValue(wanted)
-            if self.cls is tuple and issubclass(wanted, tuple) and wanted.__basicsize__ == tuple.__basicsize__ and len(args) == 2:
+            if self.cls is tuple and issubclass(wanted, tuple) and wanted.__basicsize__ == tuple.__basicsize__ and reads_as_tuple(wanted) and len(args) == 2:
                 return TupleValue(args[1].elements(cx), wanted)
             if self.cls is dict and is_dict_class(wanted, own_new=True):
                 return made_dict_object(wanted)

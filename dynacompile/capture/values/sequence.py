@@ -378,8 +378,16 @@ def make_tuple(cls: type, items: list[Any]) -> Any:
     return cls(*items) if hasattr(cls, "_fields") else cls(items)
 
 
+OF_TUPLES = "__getitem__ __iter__ __len__ __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __add__ __mul__ __rmul__ __getattribute__".split()
+
+
+def reads_as_tuple(cls: type) -> bool:
+    """Whether a class of tuples leaves to tuple what its objects are read by."""
+    return all(getattr(cls, name) is getattr(tuple, name) for name in OF_TUPLES) and not hasattr(cls, "__bool__")
+
+
 def is_namedtuple(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_fields") and cls.__new__ is not tuple.__new__
+    return issubclass(cls, tuple) and hasattr(cls, "_fields") and cls.__new__ is not tuple.__new__ and reads_as_tuple(cls)
 
 
 def wrap_namedtuple(cx: Context, real: Any, source: Source) -> Value:
