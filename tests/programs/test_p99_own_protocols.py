@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import itertools
 import operator
 
@@ -352,5 +353,27 @@ def test_lengths_that_become_symbols():
         call = wrap(ask)
         for n in (5, 7, -1, 0, 3):
             yield call(torch.ones(2), n)
+
+    check_same(story, least=None, **EAGER)
+
+
+def test_what_is_known_already_to_a_copy():
+    """A class that copies itself gets the memo of the whole copy, which has the ids of what is copied already."""
+
+    class Copied:
+        def __init__(self, n, inner):
+            self.n, self.inner = n, inner
+
+        def __deepcopy__(self, memo):
+            dynacompile.graph_break()
+            return Copied(self.n + 10, copy.deepcopy(self.inner, memo))
+
+    def copies(x):
+        shared = [1]
+        made = copy.deepcopy([shared, Copied(1, shared), Copied(2, [shared])])
+        return made[0] is made[1].inner, made[2].inner[0] is made[0], [made[1].n, made[2].n], x + 1
+
+    def story(wrap):
+        yield wrap(copies)(torch.ones(2))
 
     check_same(story, least=None, **EAGER)

@@ -13,6 +13,7 @@ from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, builtin_attribute, wraps
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator, Entries
+from dynacompile.capture.values.identities import IdKey
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.namespaces import MISSING, defines
@@ -129,6 +130,8 @@ class DictValue(DictLike):
 
     def holds(self, cx: Context, key: Value) -> bool:
         hashed = key_of(key)
+        if isinstance(hashed, IdKey) and self.source is not None:  # the dict has numbers, one of which may be it
+            raise unsupported("unknown-operation", f"{key.describe()} as a key of {self.describe()}")
         if isinstance(hashed, torch.Tensor) and not self.known_keys:
             cx.guard("ID", key.source, identity(hashed))
         elif isinstance(hashed, Value) and hashed.source is not None and not self.known_keys:
