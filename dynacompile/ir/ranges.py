@@ -4,12 +4,12 @@ known to lie in their dimension, and to fit in 32 bits."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from dynacompile.ir.loops import Op
+from dynacompile.ir.loops import Nest, Op
 
 Range = tuple[Any, Any]  # the lowest and the highest, both possible; of floats: never NaN
 SPARE = 4  # steps of the last place by which a float's range is wider than its ends: products and sums may be rounded once or twice
@@ -17,12 +17,30 @@ WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 FITS = (-(2**31), 2**31 - 1)
 
 
-def ranges(body: Sequence[Op]) -> list[Range | None]:
-    """One for each op; None where nothing is known: bools, and floats that memory holds."""
+def ranges(body: Sequence[Op], memory: Mapping[str, Range]) -> list[Range | None]:
+    """One for each op; None where nothing is known: bools, and floats that memory holds. memory: of the elements of buffers, where they are known."""
     found: list[Range | None] = []
     for op in body:
-        found.append(range_of(op, [found[a] for a in op.args]) or anything(op.dtype))
+        if op.name == "load" and op.attr.mask is None and op.attr.buffer in memory:  # type: ignore[union-attr]
+            found.append(memory[op.attr.buffer])  # type: ignore[union-attr]
+        else:
+            found.append(range_of(op, [found[a] for a in op.args]) or anything(op.dtype))
     return found
+
+
+def written(nest: Nest, memory: Mapping[str, Range]) -> dict[str, Range]:
+    """The ranges of the whole numbers that a nest writes, by buffer. memory: as above."""
+    stores = [op for op in nest.body if op.name == "store" and op.dtype in WHOLE]
+    if not stores:
+        return {}
+    known = ranges(nest.body, memory)
+    found: dict[str, Range | None] = {}
+    for op in stores:
+        access: Any = op.attr
+        own, before = known[op.args[0]], found.get(access.buffer, known[op.args[0]])
+        sums = access.added or access.summed
+        found[access.buffer] = None if sums or own is None or before is None else (min(own[0], before[0]), max(own[1], before[1]))
+    return {name: r for name, r in found.items() if r is not None and r != anything(stores[0].dtype)}
 
 
 def anything(dtype: torch.dtype) -> Range | None:
@@ -95,11 +113,11 @@ def compared(name: str, a: Range, b: Range) -> bool | None:
     return None
 
 
-def narrow(body: Sequence[Op]) -> frozenset[int]:
+def narrow(body: Sequence[Op], memory: Mapping[str, Range]) -> frozenset[int]:
     """The int64 values that can be computed in 32 bits: they fit, and so does all that they are computed of."""
     if not any(op.dtype == torch.int64 and op.name in RULES for op in body):
         return frozenset()
-    known, found = ranges(body), set()
+    known, found = ranges(body, memory), set()
     for i, op in enumerate(body):
         if op.dtype != torch.int64 or op.name not in (*RULES, "constant", "index") or not fits(known[i]):
             continue

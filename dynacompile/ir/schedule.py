@@ -27,6 +27,7 @@ class Param:
     name: str
     dtype: torch.dtype
     mode: str  # "in" | "out" | "inout" | "scratch": memory of SCRATCH bytes whose contents mean nothing before and after; the last of the params
+    range: tuple[int, int] | None = None  # between which its elements lie, where the program itself has made them
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Kernel:
         return tuple(s for s in self.nest.symbols() if s not in (self.own or ()))
 
     def text(self) -> str:
-        params = ", ".join(f"{p.mode} {p.name}: {str(p.dtype).removeprefix('torch.')}" for p in self.params)
+        params = ", ".join(f"{p.mode} {p.name}: {str(p.dtype).removeprefix('torch.')}{p.range or ''}" for p in self.params)
         each = "" if self.own is None else f" of each member, with its {', '.join(s.name for s in self.own) or 'buffers'}"
         call = "" if self.call is None else f"\n{self.call.text()}"
         return f"kernel {self.name}({params}){each}\n{self.nest.text()}{call}"
@@ -67,7 +68,7 @@ class Kernel:
         """Equal for kernels that do the same, whatever their names and user lines."""
         body = "\n".join(line for line in self.nest.text().splitlines()[1:]) if self.call is None else self.call.text()
         axes = ",".join(f"{a.var.name}{a.role}{a.size}" for a in self.nest.axes)
-        params = ",".join(f"{p.name}:{p.dtype}:{p.mode}" for p in self.params)
+        params = ",".join(f"{p.name}:{p.dtype}:{p.mode}{p.range or ''}" for p in self.params)
         own = "" if self.own is None else f"|list of {','.join(s.name for s in self.own)}"
         return hashlib.sha256(f"{self.device.type}|{axes}|{params}{own}|{body}".encode()).hexdigest()[:16]
 

@@ -14,6 +14,7 @@ from dynacompile.ir.alike import ProgramParts
 from dynacompile.ir.index import Symbol
 from dynacompile.ir.loops import Buffer, Extern, LoopProgram, Nest, root
 from dynacompile.ir.products import Choose
+from dynacompile.ir.ranges import WHOLE, Range, written
 from dynacompile.ir.schedule import Kernel, Launch, Schedule, Step
 from dynacompile.ir.sizes import sizes_of, symbols_in
 from dynacompile.schedule.columns import fold_columns
@@ -94,12 +95,13 @@ def fused(program: LoopProgram, env: Env) -> Units:
 
 def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp = NOTHING, choose: Choose | None = None, spans: int = 1) -> Schedule:
     """Kernels, launches and memory of units that are fused. copies: of a program that is made of parts, their other occurrences. spans: see `gather`."""
-    nests = kernel_nests(units)
+    memory: dict[str, Range] = {}
+    nests = kernel_nests(units, memory)
     scratch: tuple[str, ...] = ()
     if env.config.fuse and choose is not None:
         units, scratch = fuse_products(units, nests, env, choose)
     program = units.program
-    kernels = Kernels(program.buffers)
+    kernels = Kernels(program.buffers, memory)
     groups: dict[int, Group] = {}
     if env.config.fuse:
         groups, apart = gather(units, nests, spans)
@@ -148,16 +150,27 @@ def names_used(buffers: Mapping[str, Buffer], runs: Sequence[Run], copies: Copie
     return found
 
 
-def kernel_nests(units: Units) -> dict[int, Nest]:
-    """What the kernel of each unit does that is no call."""
+def kernel_nests(units: Units, memory: dict[str, Range]) -> dict[int, Nest]:
+    """What the kernel of each unit does that is no call. memory: gets the ranges of what kernels hand to others in buffers that nothing else writes, where
+    places are among it."""
     buffers = units.program.buffers
     found: dict[int, Nest] = {}
-    for unit in units.by_id.values():
+    whole = any(b.kind == "temp" and b.dtype in WHOLE for b in buffers.values())
+    places = whole and any(reads_at_elements(nest) for unit in units.by_id.values() for _, nest in unit.members)
+    for unit in order(units) if places else units.by_id.values():
         if unit.extern is None:
             stored = [w for w in unit.writes if w in units.kept or units.readers.get(w, set()) - {unit.id}]
             nest = unit.members[0][1] if len(unit.members) == 1 else join([n for _, n in unit.members], unit.axes, stored)
-            found[unit.id] = lay_out(simplified(nest, buffers), buffers) if nest.stores() else nest
+            found[unit.id] = lay_out(simplified(nest, buffers, memory), buffers) if nest.stores() else nest
+            if places:
+                made = written(found[unit.id], memory)
+                memory |= {b: r for b, r in made.items() if buffers[b].kind == "temp" and units.writers.get(b) == {unit.id}}
     return found
+
+
+def reads_at_elements(nest: Nest) -> bool:
+    """Whether it reads or writes at places that are values of its own."""
+    return any(v.name[0] == "%" for a in (*nest.loads(), *nest.stores()) for v in a.index.variables())
 
 
 def call_of(step: Extern, roots: Mapping[str, str], names: Names) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 
@@ -13,6 +14,7 @@ from dynacompile.ir.body import Body, without_dead
 from dynacompile.ir.calls import named
 from dynacompile.ir.index import Index, Symbol
 from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Op, Origin
+from dynacompile.ir.ranges import Range
 from dynacompile.ir.schedule import Kernel, Param
 from dynacompile.schedule.domain import keeps_order, merge_axes
 
@@ -98,10 +100,10 @@ def unit_strides(nest: Nest, axis: Axis, buffers: Mapping[str, Buffer]) -> int:
 
 
 class Kernels:
-    """The kernels of a schedule: equal ones are kept once, by digest."""
+    """The kernels of a schedule: equal ones are kept once, by digest. memory: ranges of the elements of buffers, where they are known."""
 
-    def __init__(self, buffers: Mapping[str, Buffer]):
-        self.buffers = buffers
+    def __init__(self, buffers: Mapping[str, Buffer], memory: Mapping[str, Range] = MappingProxyType({})):
+        self.buffers, self.memory = buffers, memory
         self.by_name: dict[str, Kernel] = {}
         self._by_digest: dict[str, str] = {}
 
@@ -119,7 +121,8 @@ class Kernels:
                 modes[param] = mode if modes.get(param, mode) == mode else "inout"
                 op = Op(op.name, op.args, op.dtype, attr.at(attr.index, attr.mask, param))
             body.append(op)
-        params = tuple(Param(p, self.buffers[b].dtype, modes[p]) for b, p in names.items())
+        known = self.memory if own is None else {}  # each member of a list has buffers of its own
+        params = tuple(Param(p, self.buffers[b].dtype, modes[p], known.get(b) if modes[p] == "in" else None) for b, p in names.items())
         params += tuple(Param("scratch", self.buffers[b].dtype, "scratch") for b in scratch)
         device = self.buffers[nest.stores()[0].buffer].device
         return self.known(Kernel("kernel", replace(nest, name="kernel", body=tuple(body)), params, device, own)), (*names, *scratch)

@@ -12,7 +12,7 @@ import torch
 from dynacompile.ir.body import Body, needs, without_dead
 from dynacompile.ir.index import Extent, Index, Var, atom
 from dynacompile.ir.loops import Access, Buffer, Nest, Op, levels
-from dynacompile.ir.ranges import compared, ranges
+from dynacompile.ir.ranges import Range, compared, ranges
 from dynacompile.ops.scalars import NEAREST
 
 KEEPING_ZERO = frozenset({*NEAREST.values(), "neg", "cast"})  # operations of one value that give zero of zero
@@ -54,9 +54,9 @@ def without_one_hot_sums(nest: Nest) -> Nest:
     return replace(nest, axes=nest.x_axes, body=without_dead(body.ops))
 
 
-def simplified(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
-    """What a kernel computes, without what it need not compute."""
-    return without_double_rounding(without_settled_choices(without_certain_choices(nest)), buffers)
+def simplified(nest: Nest, buffers: Mapping[str, Buffer], memory: Mapping[str, Range]) -> Nest:
+    """What a kernel computes, without what it need not compute. memory: see ir.ranges."""
+    return without_double_rounding(without_settled_choices(without_certain_choices(nest, memory)), buffers)
 
 
 def without_double_rounding(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
@@ -75,11 +75,11 @@ def without_double_rounding(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
 COMPARED = ("lt", "le", "eq", "ne", "max", "min")
 
 
-def without_certain_choices(nest: Nest) -> Nest:
+def without_certain_choices(nest: Nest, memory: Mapping[str, Range]) -> Nest:
     """Comparisons, and the larger or smaller of two numbers, where the ranges of the numbers leave one outcome."""
     if not any(op.name in COMPARED and not nest.body[op.args[0]].dtype.is_floating_point for op in nest.body):
         return nest
-    known = ranges(nest.body)
+    known = ranges(nest.body, memory)
     body = Body()
     ids: list[int] = []
     for op in nest.body:

@@ -55,7 +55,8 @@ class Values:
         self.evict = ""
         self.unfenced = False
         self.fast = rounds_to_16_bits(self.nest, self.dtypes)
-        self.narrow = narrow(self.nest.body)
+        self.memory = {p.name: p.range for p in kernel.params if p.range is not None}
+        self.narrow = narrow(self.nest.body, self.memory)
         """Of int64, computed in 32 bits. Who uses such a value elsewhere widens it."""
 
     # names
@@ -200,7 +201,7 @@ class Values:
     def inside(self, access: Access) -> list[str]:
         """The conditions under which the positions that are tensor elements lie in their dimensions."""
         found = []
-        known = ranges(self.nest.body) if any(v.name[0] == "%" for v in access.index.variables()) else []
+        known = ranges(self.nest.body, self.memory) if any(v.name[0] == "%" for v in access.index.variables()) else []
         for v in access.index.variables():
             if v.name[0] == "%" and v.size is not None and not lies_in(known[int(v.name[1:])], v.size):
                 position, _ = self.indirect[int(v.name[1:])]
