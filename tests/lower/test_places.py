@@ -1,0 +1,61 @@
+"""Reads at computed places as they are lowered for GPUs, run by the reference: tables of places have ranges, and results are eager's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import dynacompile.lower.indexing as indexing
+import dynacompile.ops.interpolation as interpolation
+from dynacompile.codegen.reference import run_schedule
+from dynacompile.lower import lower
+from dynacompile.schedule import schedule
+from tests.lower.tracing import ENV, decompositions
+
+SIZES = (((5, 7), (10, 14)), ((5, 7), (9, 11)), ((8, 6), (4, 5)))
+aten = torch.ops.aten
+
+
+@pytest.fixture(autouse=True)
+def as_on_gpus(monkeypatch):
+    """On CPUs eager raises for a place beyond the end, so that ATen reads there."""
+    monkeypatch.setattr(indexing, "raises", lambda device: False)
+
+
+def scheduled(function, x, table=None):
+    graph = make_fx(function, decomposition_table=decompositions() | (table or {}), tracing_mode="fake")(x)
+    graph.graph.eliminate_dead_code()
+    return schedule(lower(graph, ENV), ENV)
+
+
+@pytest.mark.parametrize("size, results", SIZES)
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", [name for name in interpolation.NAMES if name.endswith("2d")])
+def test_interpolation(name, backward, size, results):
+    kind, has_corners = interpolation.NAMES[name]
+    more = (*([False] if has_corners else []), None, None)
+    if backward:
+        op, x = getattr(aten, name + "_backward").default, torch.randn(2, 3, *results)
+        table = {op: lambda grad, out, sizes, *rest: interpolation.of_gradient(kind, grad, out, sizes, rest, has_corners)}
+        function = lambda grad: op(grad, list(results), [2, 3, *size], *more)  # noqa: E731
+    else:
+        op, x = getattr(aten, name).default, torch.randn(2, 3, *size)
+        table = {op: lambda x, out, *rest: interpolation.of_input(kind, x, out, rest, has_corners)}
+        function = lambda x: op(x.relu(), list(results), *more)  # noqa: E731
+    made = scheduled(function, x, table)
+    (found,) = run_schedule(made, [x])
+    torch.testing.assert_close(found, function(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_table_of_places_has_a_range_where_it_is_read():
+    op = aten.upsample_bilinear2d.default
+    table = {op: lambda x, out, *rest: interpolation.of_input("linear", x, out, rest, True)}
+    made = scheduled(lambda x: op(x, [60, 60], False, None, None), torch.randn(2, 3, 30, 30), table)
+    ranges = [p.range for kernel in made.kernels.values() for p in kernel.params if p.mode == "in" and p.dtype == torch.int64]
+    assert ranges and set(ranges) == {(0, 29)}, ranges
+
+
+def test_places_that_the_caller_gives_are_checked():
+    made = scheduled(lambda x: x[torch.tensor([0, 2, -1])] * 2, torch.randn(5, 3))
+    assert all(p.range is None for kernel in made.kernels.values() for p in kernel.params)
