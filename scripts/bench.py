@@ -262,17 +262,108 @@ def measure_background(only: str, device: str, keep: bool) -> None:
         write(f"Compiling in the background, {device.upper()}", text)
 
 
+def publish(text: str, title: str, args: argparse.Namespace) -> None:
+    """Prints a table, and puts it into docs/performance.md where that is asked for."""
+    print(text)
+    if args.write:
+        write(title, text)
+
+
+def lightning(args: argparse.Namespace) -> None:
+    bench_lightning = importlib.import_module("scripts.bench_lightning")  # needs Lightning and Hydra
+    recipes = [name for name in bench_lightning.DEVICES[args.device] if fnmatch.fnmatch(name, args.only)]
+    command = f"python scripts/bench.py lightning --device {args.device} --mode {args.mode} --rounds {args.rounds}"
+    table = bench_lightning.table(recipes, args.device, args.mode, args.rounds)
+    publish(f"`{command}` on {machine(args.device)}.\n\n{table}", f"Training steps under Lightning, {args.device.upper()}", args)
+
+
+def guards(args: argparse.Namespace) -> None:
+    publish(f"`python scripts/bench.py guards` on {machine('cpu')}; graphs run eagerly.\n\n{bench_guards.tables()}", "Guards", args)
+
+
+def symbolic(args: argparse.Namespace) -> None:
+    text = f"`python scripts/bench.py symbolic --device {args.device}` on {machine(args.device)}. Medians of a step, one compile after the other in turn."
+    publish(f"{text}\n\n{bench_symbolic.table(args.only, args.device, args.seconds)}", f"Symbolic sizes, {args.device.upper()}", args)
+
+
+def roofline(args: argparse.Namespace) -> None:
+    roof = importlib.import_module("dynacompile.timing").roof_of(args.device)
+    print(f"A copy moves {roof.bandwidth / 1e9:.1f} GB/s, a large product does {roof.flops / 1e12:.2f} TFLOP/s on {machine(args.device)}.\n")
+    for workload in WORKLOADS.values():
+        if args.device in workload.devices and fnmatch.fnmatch(workload.name, args.only):
+            step = workload.build(args.device, compile_with("dynacompile", args.mode))
+            print(bench_roofline.report(step, workload.name, args.device, roof, args.folder))
+
+
+def budget(args: argparse.Namespace) -> None:
+    about = f"`python scripts/bench.py budget --device {args.device}` on {machine(args.device)}."
+    print(f"{about}\n\n{bench_budget.table(args.only, args.device, args.seconds)}")
+
+
+def attention(args: argparse.Namespace) -> None:
+    print(f"`python scripts/bench.py attention` on {machine(args.device)}. Medians of {bench_attention.ROUNDS} rounds.")
+    sys.exit(bench_attention.main(None if args.only == "*" else args.only))
+
+
+def turns(args: argparse.Namespace) -> None:
+    about = f"`python scripts/bench.py turns --device {args.device} --mode {args.mode}` on {machine(args.device)}."
+    about += f" The shortest of {5 * args.rounds} rounds each."
+    print(f"{about}\n\n{bench_turns.table(args.only, args.device, 5 * args.rounds, args.mode)}")
+
+
+def trees(args: argparse.Namespace) -> None:
+    if args.against is None or not (args.against / "dynacompile").is_dir():
+        sys.exit("trees needs --against FOLDER, a checkout of dynacompile, for example one that `git worktree add FOLDER COMMIT` made")
+    about = f"`python scripts/bench.py trees --device {args.device} --mode {args.mode}` on {machine(args.device)}."
+    print(f"{about}\n\n{bench_trees.table(args.against.resolve(), args.only, args.device, args.mode, args.seconds, args.rounds)}")
+
+
+def steps(args: argparse.Namespace) -> None:
+    chosen = [w for w in WORKLOADS.values() if args.device in w.devices and fnmatch.fnmatch(w.name, args.only)]
+    if not chosen:
+        sys.exit(f"no workload matches {args.only!r}; there are: {', '.join(WORKLOADS)}")
+    bandwidth = copy_bandwidth(args.device)
+    rows = rows_of(chosen, args.device, args.mode, args.seconds)
+    about = f"`python scripts/bench.py --device {args.device} --mode {args.mode}` on {machine(args.device)}."
+    if bandwidth:
+        about += f" A device copy moves {bandwidth / 1e12:.2f} TB/s."
+    publish(f"{about}\n\n{table(rows, bandwidth)}", f"{args.device.upper()}, mode {args.mode}", args)
+
+
+COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None]]] = {
+    "steps": ("workloads' steps", steps),
+    "capture": ("first calls with backend='eager'", lambda args: measure_capture(args.only, args.write)),
+    "optimizers": ("optimizers' compiles", lambda args: measure_optimizers(args.only, args.write)),
+    "guards": ("guards", guards),
+    "symbolic": ("symbolic sizes", symbolic),
+    "trees": ("another checkout and this one in turn", trees),
+    "roofline": ("kernels beside their roof", roofline),
+    "budget": ("memory against time", budget),
+    "lightning": ("the recipes' whole training steps under Lightning", lightning),
+    "background": ("compiling in the background against waiting", lambda args: measure_background(args.only, args.device, args.write)),
+    "turns": ("the systems in turn in one process", turns),
+    "attention": ("flex_attention by generated kernels", attention),
+}
+
+
+def worked(args: argparse.Namespace) -> Any:
+    """The figures of one system, for the process that started this one."""
+    match args.what:
+        case "lightning":
+            return importlib.import_module("scripts.bench_lightning").worker(args.worker, args.only, args.device, args.mode)
+        case "background":
+            return bench_background.worker(args.worker, args.only, args.device)
+        case "capture":
+            return bench_capture.worker(args.worker, args.only)
+        case "optimizers":
+            return bench_optimizers.worker(args.worker, args.only)
+    return worker(args.worker, args.only, args.device, args.mode, args.seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "what",
-        nargs="?",
-        default="steps",
-        choices=("steps", "capture", "optimizers", "guards", "symbolic", "trees", "roofline", "budget", "lightning", "background", "turns", "attention"),
-        help="workloads' steps, first calls with backend='eager', optimizers' compiles, guards, symbolic sizes, another checkout and this one in turn, "
-        "kernels beside their roof, memory against time, the recipes' whole training steps under Lightning, compiling in the background "
-        "against waiting, or the systems in turn in one process",
-    )
+    kinds = "; ".join(f"{name}: {about}" for name, (about, _) in COMMANDS.items())
+    parser.add_argument("what", nargs="?", default="steps", choices=tuple(COMMANDS), metavar="WHAT", help=kinds)
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--mode", default="default")
@@ -283,87 +374,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="trees, lightning: how often each is measured; turns: a fifth of that")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    bench_lightning: Any = importlib.import_module("scripts.bench_lightning") if args.what == "lightning" else None  # which needs Lightning and Hydra
-    if args.worker and args.what == "lightning":
-        print(json.dumps(bench_lightning.worker(args.worker, args.only, args.device, args.mode)))
-        return
     if args.worker:
-        workers = {"capture": bench_capture.worker, "optimizers": bench_optimizers.worker}
-        of_table = workers.get(args.what)
-        if args.what == "background":
-            print(json.dumps(bench_background.worker(args.worker, args.only, args.device)))
-            return
-        figures = worker(args.worker, args.only, args.device, args.mode, args.seconds) if of_table is None else of_table(args.worker, args.only)
-        print(json.dumps(figures))
-        return
-    if args.what == "lightning":
-        recipes = [name for name in bench_lightning.DEVICES[args.device] if fnmatch.fnmatch(name, args.only)]
-        command = f"python scripts/bench.py lightning --device {args.device} --mode {args.mode} --rounds {args.rounds}"
-        text = f"`{command}` on {machine(args.device)}.\n\n{bench_lightning.table(recipes, args.device, args.mode, args.rounds)}"
-        print(text)
-        if args.write:
-            write(f"Training steps under Lightning, {args.device.upper()}", text)
-        return
-    if args.what == "guards":
-        text = f"`python scripts/bench.py guards` on {machine('cpu')}; graphs run eagerly.\n\n{bench_guards.tables()}"
-        print(text)
-        if args.write:
-            write("Guards", text)
-        return
-    if args.what == "background":
-        measure_background(args.only, args.device, args.write)
-        return
-    if args.what == "symbolic":
-        text = f"`python scripts/bench.py symbolic --device {args.device}` on {machine(args.device)}. Medians of a step, one compile after the other in turn."
-        text += "\n\n" + bench_symbolic.table(args.only, args.device, args.seconds)
-        print(text)
-        if args.write:
-            write(f"Symbolic sizes, {args.device.upper()}", text)
-        return
-    if args.what == "roofline":
-        roof = importlib.import_module("dynacompile.timing").roof_of(args.device)
-        print(f"A copy moves {roof.bandwidth / 1e9:.1f} GB/s, a large product does {roof.flops / 1e12:.2f} TFLOP/s on {machine(args.device)}.\n")
-        for workload in WORKLOADS.values():
-            if args.device in workload.devices and fnmatch.fnmatch(workload.name, args.only):
-                step = workload.build(args.device, compile_with("dynacompile", args.mode))
-                print(bench_roofline.report(step, workload.name, args.device, roof, args.folder))
-        return
-    if args.what == "budget":
-        about = f"`python scripts/bench.py budget --device {args.device}` on {machine(args.device)}."
-        print(f"{about}\n\n{bench_budget.table(args.only, args.device, args.seconds)}")
-        return
-    if args.what == "attention":
-        print(f"`python scripts/bench.py attention` on {machine(args.device)}. Medians of {bench_attention.ROUNDS} rounds.")
-        sys.exit(bench_attention.main(None if args.only == "*" else args.only))
-    if args.what == "turns":
-        about = f"`python scripts/bench.py turns --device {args.device} --mode {args.mode}` on {machine(args.device)}."
-        about += f" The shortest of {5 * args.rounds} rounds each."
-        print(f"{about}\n\n{bench_turns.table(args.only, args.device, 5 * args.rounds, args.mode)}")
-        return
-    if args.what == "trees":
-        if args.against is None or not (args.against / "dynacompile").is_dir():
-            sys.exit("trees needs --against FOLDER, a checkout of dynacompile, for example one that `git worktree add FOLDER COMMIT` made")
-        about = f"`python scripts/bench.py trees --device {args.device} --mode {args.mode}` on {machine(args.device)}."
-        print(f"{about}\n\n{bench_trees.table(args.against.resolve(), args.only, args.device, args.mode, args.seconds, args.rounds)}")
-        return
-    if args.what == "capture":
-        measure_capture(args.only, args.write)
-        return
-    if args.what == "optimizers":
-        measure_optimizers(args.only, args.write)
-        return
-    chosen = [w for w in WORKLOADS.values() if args.device in w.devices and fnmatch.fnmatch(w.name, args.only)]
-    if not chosen:
-        sys.exit(f"no workload matches {args.only!r}; there are: {', '.join(WORKLOADS)}")
-    bandwidth = copy_bandwidth(args.device)
-    rows = rows_of(chosen, args.device, args.mode, args.seconds)
-    about = f"`python scripts/bench.py --device {args.device} --mode {args.mode}` on {machine(args.device)}."
-    if bandwidth:
-        about += f" A device copy moves {bandwidth / 1e12:.2f} TB/s."
-    text = about + "\n\n" + table(rows, bandwidth)
-    print(text)
-    if args.write:
-        write(f"{args.device.upper()}, mode {args.mode}", text)
+        print(json.dumps(worked(args)))
+    else:
+        COMMANDS[args.what][1](args)
 
 
 if __name__ == "__main__":
