@@ -25,7 +25,7 @@ SLOW = frozenset(
     dynamic/test_backend_programs.py dynamic/test_backend_triton.py dynamic/test_triton_forms.py optimizers/test_every_form.py
     programs/test_functions_as_objects.py programs/test_numbers_at_the_edges.py programs/test_p12_advice.py programs/test_p56_backward_hooks.py
     programs/test_p86_flexible_attention.py recipes/test_recipes.py runtime/test_cpu_memory.py runtime/test_gil.py runtime/test_no_memory.py
-    threads/test_background.py threads/test_forks.py threads/test_interrupts.py threads/test_storm.py
+    threads/test_background.py threads/test_background_at_exit.py threads/test_forks.py threads/test_interrupts.py threads/test_storm.py
     """.split()
 )
 SLOW_FOLDERS = frozenset({"fuzz", "opdb"})  # slices of long runs
