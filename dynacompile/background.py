@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import contextvars
+import ctypes
 import os
 import threading
 import time
@@ -36,6 +37,12 @@ from dynacompile.threads import can_start_threads
 Compile = Callable[[FrameCopy, Any], Any]  # of a frame, for a RegionState: an answer for the native core
 MOST_LOOKED_AT = 20_000  # objects among which gradients are looked for
 DEEPEST = 2  # attributes of attributes of what a frame is given
+UNTIL_IT_ENDS = 2.0  # seconds for which the exit of the program waits, where a compile is in a call that takes as long
+ASKED_AGAIN = 0.1  # seconds
+
+
+class Ending(BaseException):
+    """Raised in the thread where the program exits: whatever a compile is about, it ends there."""
 
 
 class Job:
@@ -82,6 +89,8 @@ class Job:
                 return self.context.run(native_core().compile_apart, self.caller, self.answer), None
         except Exiting:
             return None, None
+        except Ending:
+            raise
         except BaseException as raised:  # noqa: BLE001  (it is the next call's)
             assert raised.__traceback__ is not None
             return None, raised.with_traceback(raised.__traceback__.tb_next)  # without this frame, which knows the job
@@ -139,12 +148,22 @@ class Background:
 
     def start(self) -> None:
         """Has a thread work on what is queued. `threading.Thread` would wait for its beginning, by code that an interrupt leaves in disorder."""
-        if self.jobs and self.thread is None:
-            _thread.start_new_thread(self.work, ())
+        with self.changed:
+            if self.jobs and self.thread is None:
+                self.thread = _thread.start_new_thread(self.work, ()), 0  # it knows the system's number itself
 
     def work(self) -> None:
+        try:
+            self.work_off()
+        except Ending:
+            with self.changed:
+                self.thread = None
+                self.changed.notify_all()
+
+    def work_off(self) -> None:
+        """All that is queued."""
         with self.changed:
-            if self.thread is not None:  # another one has begun meanwhile
+            if self.thread is not None and self.thread[0] != threading.get_ident():  # an interrupt came before the first one was noted
                 return
             self.thread = threading.get_ident(), threading.get_native_id()
         threading.current_thread().name = "dynacompile-background"
@@ -207,6 +226,18 @@ class Background:
         for job in dropped:
             job.end()
 
+    def stop(self) -> None:
+        """Before the interpreter ends: it would end the thread wherever that takes the interpreter's lock, and within torch's C++ that ends the process by
+        SIGABRT (its destructors may not be left by the unwinding of `pthread_exit`)."""
+        RUNNING.end_all()  # whoever waits for a compiler goes on
+        self.drop()
+        end = time.monotonic() + UNTIL_IT_ENDS
+        native_core().hurry(1)
+        with self.priority_of_caller(), self.changed:
+            while (thread := self.thread) is not None and time.monotonic() < end:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread[0]), ctypes.py_object(Ending))
+                self.changed.wait_for(lambda: self.thread is None, ASKED_AGAIN)
+
     def begin_child(self) -> None:
         """In a forked process, which has no such thread."""
         jobs, running = self.jobs, self.running
@@ -267,3 +298,4 @@ def optimizers(values: tuple) -> Iterator[torch.optim.Optimizer]:
 
 BACKGROUND = Background()
 os.register_at_fork(after_in_child=BACKGROUND.begin_child)
+of_python.register_atexit(BACKGROUND.stop)

@@ -42,7 +42,7 @@ def test_the_process_ends_while_kernels_are_built():
         "c = dynacompile.compile(lambda x: (x.sin() * 3).softmax(-1), options={'background': True})\n"
         "print(c(torch.ones(3, 5)).shape)\ntime.sleep(PAUSE)\n"
     )
-    for pause in (0.0, 0.02, 0.3):
+    for pause in (0.0, 0.0, 0.02, 0.1, 0.3, 0.5):
         ended = run_program(text.replace("PAUSE", str(pause)))
         assert ended.returncode == 0 and "Error" not in ended.stderr, ended.stderr
 
