@@ -11,6 +11,7 @@ import _thread
 import contextvars
 import ctypes
 import os
+import sys
 import threading
 import time
 import weakref
@@ -167,7 +168,8 @@ class Background:
                 return
             self.thread = threading.get_ident(), threading.get_native_id()
         threading.current_thread().name = "dynacompile-background"
-        begin_thread()
+        if self.jobs:
+            begin_thread()
         while True:
             with self.changed:
                 if not self.jobs:
@@ -229,13 +231,17 @@ class Background:
     def stop(self) -> None:
         """Before the interpreter ends: it would end the thread wherever that takes the interpreter's lock, and within torch's C++ that ends the process by
         SIGABRT (its destructors may not be left by the unwinding of `pthread_exit`)."""
+        if self.thread is None:
+            return
         RUNNING.end_all()  # whoever waits for a compiler goes on
         self.drop()
+        sys.unraisablehook = told_but_of_endings(sys.unraisablehook)
         end = time.monotonic() + UNTIL_IT_ENDS
         native_core().hurry(1)
         with self.priority_of_caller(), self.changed:
             while (thread := self.thread) is not None and time.monotonic() < end:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread[0]), ctypes.py_object(Ending))
+                if self.running is not None:  # before and between compiles it looks itself
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread[0]), ctypes.py_object(Ending))
                 self.changed.wait_for(lambda: self.thread is None, ASKED_AGAIN)
 
     def begin_child(self) -> None:
@@ -244,6 +250,16 @@ class Background:
         self.changed, self.jobs, self.running, self.thread = threading.Condition(threading.RLock()), deque(), None, None
         for job in (*jobs, *([] if running is None else [running])):
             job.end()
+
+
+def told_but_of_endings(tell: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """A hook for what can not be raised, as in callbacks of weak references. A compile may be in one when it is to end; it is asked again then."""
+
+    def hook(unraisable: Any) -> None:
+        if unraisable.exc_type is not Ending:
+            tell(unraisable)
+
+    return hook
 
 
 def begin_thread() -> None:
