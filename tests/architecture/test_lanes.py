@@ -11,8 +11,8 @@ from tests import lanes
 
 def test_the_cheapest_files_are_in_the_lane_and_one_of_each_folder():
     costs = {"a/one.py": {"": 150.0}, "a/two.py": {"": 80.0}, "b/one.py": {"": 100.0}, "b/two.py": {"": 60.0, "test_long": 500.0}, "c/one.py": {"": 90.0}}
-    assert lanes.fast_files(costs) == {"a/two.py", "b/two.py", "c/one.py"}
-    assert lanes.fast_files(costs | {"a/three.py": {"": 9.0}}) == {"a/three.py", "a/two.py", "b/two.py", "c/one.py"}
+    assert lanes.fast_files(costs, 240) == {"a/two.py", "b/two.py", "c/one.py"}
+    assert lanes.fast_files(costs | {"a/three.py": {"": 9.0}}, 240) == {"a/three.py", "a/two.py", "b/two.py", "c/one.py"}
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_a_folder_whose_costs_are_recorded_has_a_file_in_the_lane():
     costs = lanes.recorded()
     folders = {file.rpartition("/")[0] for file in costs}
     assert folders == {file.rpartition("/")[0] for file in lanes.fast_files(costs)}
-    assert sum(costs[file][""] for file in lanes.fast_files(costs)) <= lanes.BUDGET
+    assert sum(costs[file][""] for file in lanes.fast_files(costs)) < lanes.BUDGET + 0.01
