@@ -377,3 +377,22 @@ def test_what_is_known_already_to_a_copy():
         yield wrap(copies)(torch.ones(2))
 
     check_same(story, least=None, **EAGER)
+
+
+class Hashed:
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return self.number - 5
+
+
+def test_a_hash_that_follows_from_a_number_of_the_call():
+    """Of -1 it is -2, whatever stands for the number by then."""
+
+    def function(x, number):
+        return x + 1, hash(Hashed(number))
+
+    compiled = dynacompile.compile(function, backend="eager")
+    for number in (6, 7, 8, 4, 9):
+        assert compiled(torch.ones(2), number)[1] == function(torch.ones(2), number)[1]

@@ -20,6 +20,8 @@ def is_undecided(result: Value) -> bool:
 
 def answered(name: str, result: Value) -> Value:
     """What Python makes of the result; what it raises where that is no answer to the method."""
+    if name == "__hash__" and issubclass(result.pytype(), int):
+        result = ConstantValue(result.constant())  # a hash is no sum of numbers: that of -1 is -2
     if isinstance(result, ConstantValue):
         value = result.value
         owner = type("Owner", (), {name: lambda self: value})()
@@ -27,7 +29,7 @@ def answered(name: str, result: Value) -> Value:
             found = ASKED[name](owner)
         except (TypeError, ValueError, OverflowError) as error:
             raise raises(type(error), *error.args) from None
-        return result if name == "__iter__" else ConstantValue(found)  # the hash of -1 is -2, a length of True is 1
+        return result if name == "__iter__" else ConstantValue(found)  # a length of True is 1
     if name == "__bool__" and not issubclass(result.pytype(), bool):
         raise raises(TypeError, f"__bool__ should return bool, returned {result.pytype().__name__}")
     return result
