@@ -130,6 +130,7 @@ class Background:
         self.jobs: deque[Job] = deque()
         self.running: Job | None = None
         self.thread: tuple[int, int] | None = None
+        self.stopped = False  # the program ends
 
     def takes_calls(self) -> bool:
         """Whether the compile of a call on this thread, as it is now, may be left to the background: not under modes and transforms, which compiles refuse
@@ -142,6 +143,9 @@ class Background:
         core = native_core()
         job = Job(frame, state, compile)
         with self.changed:
+            if self.stopped:
+                job.end()
+                return core.RUN_PLAINLY
             self.jobs.append(job)
             self.start()
             core.run_meanwhile(frame.code, state, True)
@@ -231,8 +235,10 @@ class Background:
     def stop(self) -> None:
         """Before the interpreter ends: it would end the thread wherever that takes the interpreter's lock, and within torch's C++ that ends the process by
         SIGABRT (its destructors may not be left by the unwinding of `pthread_exit`)."""
-        if self.thread is None:
-            return
+        with self.changed:
+            self.stopped = True  # threads of the program, which the interpreter waits for, may still call
+            if self.thread is None:
+                return
         RUNNING.end_all()  # whoever waits for a compiler goes on
         self.drop()
         sys.unraisablehook = told_but_of_endings(sys.unraisablehook)

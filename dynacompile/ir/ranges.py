@@ -50,7 +50,7 @@ def anything(dtype: torch.dtype) -> Range | None:
 def range_of(op: Op, args: Sequence[Range | None]) -> Range | None:
     if op.name == "constant":
         value: Any = op.attr
-        return None if op.dtype == torch.bool or not math.isfinite(value) else (value, value)
+        return None if op.dtype == torch.bool or not math.isfinite(value) else kept_in(value, value, op.dtype)
     if op.name == "index":
         return of_index(op)
     if op.name == "where":
@@ -75,8 +75,8 @@ def kept_in(low: Any, high: Any, dtype: torch.dtype) -> Range | None:
         low, high = math.trunc(low), math.trunc(high)
         least, most = anything(dtype)  # type: ignore[misc]
         return (low, high) if least <= low and high <= most else None
-    spare = SPARE * torch.finfo(dtype).eps
-    low, high = float(low) - abs(low) * spare, float(high) + abs(high) * spare
+    spare, tiny = SPARE * torch.finfo(dtype).eps, torch.finfo(dtype).tiny  # what is smaller may be taken for 0
+    low, high = float(low) - abs(low) * spare - (tiny if low else 0), float(high) + abs(high) * spare + (tiny if high else 0)
     return (low, high) if max(-low, high) < torch.finfo(dtype).max else None
 
 

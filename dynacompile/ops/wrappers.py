@@ -194,18 +194,17 @@ DTENSOR = Kind(placed_of, placed_maker, tangent_placed, is_placed_alike, coerce_
 
 def ask_unseen() -> None:
     """Has DTensor ask fakes, of the sizes of all ranks together, what an operation gives, without the modes that record: what they run is no part of a
-    program. Since torch 2.12 it does so by itself. Taking the modes away harms nobody, so it is done once and for good."""
-    module: Any = sys.modules.get(DTENSORS)
-    if module is None:
+    program. torch 2.11 does not do so by itself, 2.13 does. Taking the modes away harms nobody, so it is done once and for good."""
+    if DTENSORS not in sys.modules:
         return
-    propagator = module.DTensor._op_dispatcher.sharding_propagator
-    ask = propagator._propagate_tensor_meta_non_cached
-    if disable_proxy_modes_tracing.__name__ in ask.__code__.co_names:
+    propagator: Any = of_torch.ShardingPropagator
+    ask = getattr(propagator, "_propagate_tensor_meta_non_cached", None)
+    if ask is None or disable_proxy_modes_tracing.__name__ in ask.__code__.co_names:
         return
 
-    def asked(schema: Any) -> Any:
+    def asked(self: Any, schema: Any) -> Any:
         with disable_proxy_modes_tracing():
-            return ask(schema)
+            return ask(self, schema)
 
     propagator._propagate_tensor_meta_non_cached = asked
 

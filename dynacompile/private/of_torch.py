@@ -290,6 +290,7 @@ add(
     functional_all_gather="torch.ops._c10d_functional.all_gather_into_tensor.default",
     functional_reduce_scatter="torch.ops._c10d_functional.reduce_scatter_tensor.default",
     functional_collectives="torch.distributed._functional_collectives",
+    ShardingPropagator="torch.distributed.tensor._sharding_prop.ShardingPropagator",
     AsyncCollectiveTensor="torch.distributed._functional_collectives.AsyncCollectiveTensor",
 )
 add(
