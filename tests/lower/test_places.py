@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import dynacompile.lower.indexing as indexing
 import dynacompile.ops.interpolation as interpolation
-from dynacompile.codegen.reference import run_schedule
+from dynacompile.codegen.reference import run_kernel, run_schedule
+from dynacompile.codegen.triton import emit_kernel
 from dynacompile.lower import lower
 from dynacompile.schedule import schedule
+from tests.codegen.interpreted import interpret
+from tests.codegen.triton_cases import storages
 from tests.lower.tracing import ENV, decompositions
 
 SIZES = (((5, 7), (10, 14)), ((5, 7), (9, 11)), ((8, 6), (4, 5)))
@@ -46,6 +51,32 @@ def test_interpolation(name, backward, size, results):
     made = scheduled(function, x, table)
     (found,) = run_schedule(made, [x])
     torch.testing.assert_close(found, function(x), rtol=1e-4, atol=1e-5)
+
+
+def kernels_of(name):
+    kind, has_corners = interpolation.NAMES[name]
+    op, more = getattr(aten, name).default, (*([False] if has_corners else []), None, None)
+    table = {op: lambda x, out, *rest: interpolation.of_input(kind, x, out, rest, has_corners)}
+    made = scheduled(lambda x: op(x.relu(), [9, 11], *more), torch.randn(2, 3, 5, 7), table)
+    return [kernel for kernel in made.kernels.values() if not kernel.is_list]
+
+
+def test_triton_reads_at_places_that_nothing_checks(tmp_path):
+    """Kernels in Triton's interpreter, which refuses what lies outside of a tensor, beside the reference; tables hold what their ranges allow."""
+    jobs, wanted = [], []
+    for kernel in [*kernels_of("upsample_nearest2d"), *kernels_of("upsample_bilinear2d")]:
+        source = emit_kernel(replace(kernel, device=torch.device("cuda", 0)), ENV)
+        assert "require(" not in source.text
+        tensors = storages(kernel)
+        for param in kernel.params:
+            if param.range is not None:
+                tensors[param.name] = torch.randint(param.range[0], param.range[1] + 1, tensors[param.name].shape, dtype=param.dtype)
+        jobs.append((source.text, source.entry, dict(source.candidates[0].blocks), source.grids[0], [t.clone() for t in tensors.values()]))
+        run_kernel(kernel, list(tensors.values()), [])
+        wanted.append(list(tensors.values()))
+    assert len(jobs) >= 2 and any(".to(tl.int32)" in text for text, *_ in jobs)
+    for found, expected in zip(interpret(jobs, tmp_path), wanted, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def test_a_table_of_places_has_a_range_where_it_is_read():
