@@ -115,6 +115,9 @@ class CompileConfig:
     gradient_bytes: int = option(
         1 << 20, "code", "bytes of gradients that leave a backward together, before its end, where processes reduce them; 0: all leave at its end"
     )
+    collective_bytes: int = option(
+        0, "code", "bytes that collectives of one kind may have together to be one call: every process has to run compiled programs then; 0: each is a call"
+    )
     attention_scores: int = option(
         0, "code", "scores of one head from which hand-written attention becomes torch's operator; 0: from where that is faster, as measured; -1: never"
     )
@@ -163,7 +166,7 @@ class CompileConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name} must be an int >= 0 (0: chosen from the machine), not {value!r}")
-        for name in ("max_entries", "max_bytes", "trace_limit", "gradient_bytes"):
+        for name in ("max_entries", "max_bytes", "trace_limit", "gradient_bytes", "collective_bytes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name} must be an int >= 0, not {value!r}")

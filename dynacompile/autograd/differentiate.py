@@ -13,6 +13,7 @@ from dynacompile.autograd.joint import trace_joint
 from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.autograd.large_losses import with_chunked_losses
 from dynacompile.autograd.passes import simplify
+from dynacompile.autograd.passes.buckets import bucket_collectives
 from dynacompile.autograd.passes.packing import pack_weights
 from dynacompile.autograd.split import split
 from dynacompile.env import Env
@@ -36,7 +37,12 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     if env.config.freeze and not joint.tangents:
         weights = {n for i, (n, fake) in enumerate(zip(joint.placeholders, fakes, strict=False)) if is_parameter(fake) and i not in joint.written}
         pack_weights(joint.graph, weights)
-    return split(joint, env.config.memory_budget)
+    pair = split(joint, env.config.memory_budget)
+    if env.config.collective_bytes:
+        for part in (pair.forward, *pair.stages, *((pair.backward,) if pair.backward is not None else ())):
+            bucket_collectives(part.graph, env.config.collective_bytes)
+            part.recompile()
+    return pair
 
 
 def is_parameter(fake: object) -> bool:

@@ -178,6 +178,19 @@ def sequences() -> None:
     assert seen == (2, 0, 0, 0, 0), seen
 
 
+def small_collectives_joined() -> None:
+    """What the norms' gradients and their clipping reduce, one call for several, as `collective_bytes` says."""
+    wanted = trained(model(), loss_of, clipped_step)
+    calls: list[tuple[str, int]] = []
+    end = dynacompile.subscribe(lambda event: calls.extend(event.calls) if isinstance(event, events.Scheduled) else None)
+    options = {"collective_bytes": 1 << 20}
+    found, seen = counted(lambda: trained(model(), dynacompile.compile(loss_of, options=options), dynacompile.compile(clipped_step, options=options)))
+    end()
+    same(found, wanted, 1e-9)
+    assert seen == (2, 0, 0, 0, 0), seen
+    assert sum(count for name, count in calls if "coalesced" in name) > 0, calls
+
+
 def sharded_twice() -> None:
     """FSDP2 over tensor parallelism would need four ranks: here the optimizer over parameters that FSDP2 shards."""
 
@@ -341,7 +354,7 @@ def writing() -> None:
     same(run(dynacompile.compile(function), dynacompile.compile(left)), wanted)
 
 
-CASES = (column_and_row, one_rank_in_eager, sequences, sharded_twice, optimizers, growing, redistributed, writing)
+CASES = (column_and_row, one_rank_in_eager, sequences, small_collectives_joined, sharded_twice, optimizers, growing, redistributed, writing)
 
 if __name__ == "__main__":
     run_cases(CASES, sys.argv[1:])

@@ -25,12 +25,12 @@ def two_processes():
     dist.destroy_process_group()
 
 
-def counted(function, *args) -> dict[str, int]:
+def counted(function, *args, options=None) -> dict[str, int]:
     """How often each collective is called by the programs of a compiled call, backward included."""
     told: list = []
     end = dynacompile.subscribe(told.append)
-    made = dynacompile.compile(function)(*args)
-    if made.requires_grad:
+    made = dynacompile.compile(function, options=options)(*args)
+    if isinstance(made, torch.Tensor) and made.requires_grad:
         made.sum().backward()
     end()
     assert not [e for e in told if isinstance(e, GraphBroke)]
@@ -124,3 +124,82 @@ def test_a_collective_without_a_wait_is_waited_for():
         return ops.all_gather_into_tensor(x * 2, 2, "0") * 1
 
     assert counted(function, torch.ones(4)) == {"all_gather_into_tensor": 1, "wait_tensor": 1}
+
+
+JOINED = {"collective_bytes": 1 << 10}
+
+
+def joined(function, *args, options=JOINED) -> dict[str, int]:
+    return counted(function, *args, options=options)
+
+
+def sums_of_three(x, y):
+    first, second = functional.all_reduce(x.sum(0), "sum", [0, 1]), functional.all_reduce(y.sum(0), "sum", [0, 1])
+    mean = first / 2
+    third = functional.all_reduce(x * y.sum(), "sum", [0, 1])
+    return mean * second, third + mean
+
+
+def test_small_collectives_of_one_kind_are_one_call_where_that_is_asked_for():
+    given = torch.ones(4, 3), torch.ones(4, 3)
+    assert joined(sums_of_three, *given) == {"all_reduce_coalesced": 1, "wait_tensor": 3}
+    assert counted(sums_of_three, *given) == {"all_reduce": 3, "wait_tensor": 3}
+
+
+@pytest.mark.parametrize(
+    "begin, joined_name",
+    [
+        (lambda x: ops.all_reduce(x, "max", "0"), "all_reduce_coalesced"),
+        (lambda x: ops.all_gather_into_tensor(x, 2, "0"), "all_gather_into_tensor_coalesced"),
+        (lambda x: ops.reduce_scatter_tensor(x, "sum", 2, "0"), "reduce_scatter_tensor_coalesced"),
+    ],
+    ids=["all_reduce", "all_gather", "reduce_scatter"],
+)
+def test_kinds_that_are_joined(begin, joined_name):
+    def function(x, y):
+        a, b = begin(x * 2), begin(y * 3)
+        return ops.wait_tensor(a) + 1, ops.wait_tensor(b) + 1
+
+    assert joined(function, torch.ones(4), torch.ones(6)) == {joined_name: 1, "wait_tensor": 2}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(
+            lambda x, y: ops.wait_tensor(ops.all_reduce(ops.wait_tensor(ops.all_reduce(x, "sum", "0")) * 2, "sum", "0")) + y, id="one reads the other"
+        ),
+        pytest.param(lambda x, y: tuple(map(ops.wait_tensor, (ops.all_reduce(x, "sum", "0"), ops.all_reduce(y, "max", "0")))), id="of other kinds"),
+        pytest.param(lambda x, y: tuple(map(ops.wait_tensor, (ops.all_reduce(x, "sum", "0"), ops.all_reduce(y.int(), "sum", "0")))), id="of other types"),
+        pytest.param(
+            lambda x, y: tuple(map(ops.wait_tensor, (ops.all_reduce(x.repeat(200), "sum", "0"), ops.all_reduce(y.repeat(200), "sum", "0")))), id="large"
+        ),
+    ],
+)
+def test_what_is_not_joined(function):
+    assert joined(function, torch.ones(4), torch.ones(4)) == {"all_reduce": 2, "wait_tensor": 2}
+
+
+def test_a_collective_between_two_others_keeps_its_place():
+    def function(x, y):
+        begun = ops.all_reduce(x * 2, "sum", "0"), ops.broadcast(y, 0, "0"), ops.all_reduce(y * 2, "sum", "0")
+        return [ops.wait_tensor(one) for one in begun]
+
+    assert joined(function, torch.ones(4), torch.ones(4)) == {"all_reduce": 2, "broadcast": 1, "wait_tensor": 3}
+
+
+def test_random_numbers_that_need_a_result_keep_their_place():
+    def function(x, y):
+        first = ops.wait_tensor(ops.all_reduce(x * 2, "sum", "0"))
+        coins = torch.bernoulli(first.sigmoid())
+        return coins + torch.rand(4) + ops.wait_tensor(ops.all_reduce(y * 2, "sum", "0"))
+
+    assert joined(function, torch.ones(4), torch.ones(4)) == {"all_reduce": 2, "wait_tensor": 2}
+
+
+def test_a_backward_joins_its_own():
+    def function(x, y):
+        return functional.all_gather_tensor_autograd(x.sin(), 0, [0, 1]).sum() + functional.all_gather_tensor_autograd(y.sin(), 0, [0, 1]).sum()
+
+    given = torch.ones(4, requires_grad=True), torch.ones(6, requires_grad=True)
+    assert joined(function, *given) == {"all_gather_into_tensor_coalesced": 1, "reduce_scatter_tensor_coalesced": 1, "wait_tensor": 4}

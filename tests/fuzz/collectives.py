@@ -1,4 +1,5 @@
-"""Random programs with functional collectives on two ranks of gloo: compiled on both, and on one beside a rank in eager, with one of them late.
+"""Random programs with functional collectives on two ranks of gloo: compiled on both, on both with small collectives joined, and on one beside a rank in
+eager, with one of them late.
 
 `python -m tests.fuzz.collectives FIRST LAST` starts both ranks. Numbers are small ints, so that sums are exact. A call that one rank leaves out or makes too
 often ends in a time-out or in another program's numbers.
@@ -23,6 +24,7 @@ import dynacompile
 from tests.distributed.ranks import Ended, start
 
 RANKS, ROWS = [0, 1], 6
+JOINED = (100, 1 << 10, 1 << 30)  # bytes
 ops = torch.ops._c10d_functional
 POINTWISE: tuple[Callable, ...] = (
     lambda x: x * 2,
@@ -80,14 +82,15 @@ def compare(seed: int) -> str:
     found = ""
     dynacompile.reset()
     compiled = dynacompile.compile(function, fullgraph=True)
+    joined = dynacompile.compile(function, fullgraph=True, isolate_recompiles=True, options={"collective_bytes": JOINED[seed % len(JOINED)]})
     try:
-        for k, both in enumerate((True, True, False, False)):
+        for k, both in enumerate((True, True, False, False, True)):
             numbers = torch.Generator().manual_seed(100 * seed + 10 * k + rank)
             x = torch.randint(-3, 4, (ROWS, 2 + 1000 * (seed % 2)), generator=numbers).float()
             wanted = [made.clone() for made in function(x)]
             if (seed + k) % 2 == rank:
                 time.sleep(0.02)
-            given = (compiled if both or rank == k % 2 else function)(x)
+            given = (joined if k == 4 else compiled if both or rank == k % 2 else function)(x)
             if not all(torch.equal(one + 0, other) for one, other in zip(given, wanted, strict=True)):
                 found = f"rank {rank}, seed {seed}: results differ in call {k}"
     except Exception:  # noqa: BLE001  (it is what this looks for)
