@@ -10,10 +10,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import dynacompile.lower.indexing as indexing
 import dynacompile.ops.interpolation as interpolation
-from dynacompile.codegen.reference import run_kernel, run_schedule
+from dynacompile.codegen.reference import run_kernel, run_program, run_schedule
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.lower import lower
 from dynacompile.schedule import schedule
+from dynacompile.schedule.inline import inline
 from tests.codegen.interpreted import interpret
 from tests.codegen.triton_cases import storages
 from tests.lower.tracing import ENV, decompositions
@@ -90,3 +91,22 @@ def test_a_table_of_places_has_a_range_where_it_is_read():
 def test_places_that_the_caller_gives_are_checked():
     made = scheduled(lambda x: x[torch.tensor([0, 2, -1])] * 2, torch.randn(5, 3))
     assert all(p.range is None for kernel in made.kernels.values() for p in kernel.params)
+
+
+def on(device, program):
+    """The program with all its memory on another device."""
+    return replace(program, buffers={name: replace(buffer, device=torch.device(device)) for name, buffer in program.buffers.items()})
+
+
+@pytest.mark.parametrize("name, sizes, remain", [("upsample_bilinear2d", (5, 7), False), ("upsample_trilinear3d", (5, 7, 6), True)])
+def test_tables_of_positions_that_few_nests_read_are_computed_anew_on_gpus(name, sizes, remain):
+    kind, has_corners = interpolation.NAMES[name]
+    op, results = getattr(aten, name).default, [4 * n for n in sizes]
+    table = {op: lambda x, out, *rest: interpolation.of_input(kind, x, out, rest, has_corners)}
+    x = torch.randn(2, 3, *sizes)
+    graph = make_fx(lambda x: op(x, results, False), decomposition_table=decompositions() | table, tracing_mode="fake")(x)
+    graph.graph.eliminate_dead_code()
+    made = on("cpu", inline(on("cuda", lower(graph, ENV))))
+    for program, tables in ((made, remain), (inline(lower(graph, ENV)), True)):
+        assert any(not nest.loads() for nest in program.steps) == tables
+    torch.testing.assert_close(run_program(made, [x])[0], op(x, results, False), rtol=1e-4, atol=1e-5)

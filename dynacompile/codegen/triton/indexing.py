@@ -6,7 +6,7 @@ by the linear variable itself, so that Triton sees the contiguity and makes wide
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -54,6 +54,7 @@ class Indexer:
     values: Mapping[int, tuple[str, frozenset[str]]]  # SSA id -> (int64 text, dims) for indirect accesses
     definitions: dict[str, dict[str, str]] = field(default_factory=dict)
     lane: tuple[str, str] | None = None  # of the innermost dimension: where its block starts, and the places in it
+    narrow: Callable[[Index], Mapping[int, str]] = lambda index: {}  # SSA id -> int32 text, where all of an index can be computed in 32 bits
 
     def text(self, index: Index) -> tuple[str, frozenset[str]]:
         """C-like text, and the names of the dimensions that it varies over."""
@@ -78,6 +79,7 @@ class Indexer:
         coefficients: dict[Var, Any] = {}
         rest: list[Term] = []
         known = {a.var for d in self.dims for a in d.axes}
+        narrow = self.narrow(index)
         for monomial, coefficient in index.terms:
             if len(monomial) == 1 and monomial[0] in known:
                 coefficients[monomial[0]] = coefficients.get(monomial[0], 0) + coefficient  # type: ignore[index,arg-type]
@@ -86,7 +88,7 @@ class Indexer:
             if stride is not None:
                 coefficients[stride[0]] = coefficients.get(stride[0], 0) + stride[1] * coefficient
                 continue
-            factors = [self.atom(factor) for factor in monomial]
+            factors = [self.atom(factor, narrow) for factor in monomial]
             rest.append(Term(coefficient, " * ".join(text for text, _ in factors), frozenset().union(*(dims for _, dims in factors))))
         linear = [Term(c, name, frozenset((d.name,))) for d in self.dims for c, name in self.walk(d, coefficients)]
         return linear + rest
@@ -121,12 +123,13 @@ class Indexer:
         self.definitions.setdefault(dim.name, {})[name] = text
         return name
 
-    def atom(self, atom: Atom) -> tuple[str, frozenset[str]]:
+    def atom(self, atom: Atom, narrow: Mapping[int, str]) -> tuple[str, frozenset[str]]:
         match atom:
             case Symbol():
                 return atom.name, frozenset()
             case Var() if atom.name.startswith("%"):
-                return self.values[int(atom.name[1:])]
+                text, dims = self.values[int(atom.name[1:])]
+                return narrow.get(int(atom.name[1:]), text), dims
             case Var():
                 return next((self.run(d, i, i + 1), frozenset((d.name,))) for d in self.dims for i, a in enumerate(d.axes) if a.var == atom)
             case Div() | Mod():

@@ -13,9 +13,9 @@ from dynacompile.codegen.triton.parts import Parts
 from dynacompile.codegen.triton.scans import joined_scans, scan
 from dynacompile.codegen.triton.tiles import Tiling, op_phases
 from dynacompile.errors import Unsupported
-from dynacompile.ir.index import Extent
+from dynacompile.ir.index import Extent, Index, Var
 from dynacompile.ir.loops import Access, Nest, Op, levels
-from dynacompile.ir.ranges import Range, narrow, ranges
+from dynacompile.ir.ranges import Range, fits, narrow, products, ranges
 from dynacompile.ir.schedule import Kernel
 from dynacompile.quoting import identifier
 
@@ -49,7 +49,7 @@ class Values:
         self.constants: dict[tuple[str, torch.dtype], str] = {}
         self.indirect: dict[int, tuple[str, frozenset[str]]] = {}
         self.parts = Parts(tiling.parts)
-        self.indexer = Indexer((*tiling.outer, *tiling.dims), self.indirect, lane=lane_of(kernel, tiling))
+        self.indexer = Indexer((*tiling.outer, *tiling.dims), self.indirect, lane=lane_of(kernel, tiling), narrow=self.narrow_places)
         kept = tuple(a for a in self.nest.x_axes if a not in self.nest.folded)
         self.blocks = Indexer((Dim("pid", kept), *(d for d in tiling.dims if d.name == "r")), {}, self.indexer.definitions)  # of summed stores
         self.evict = ""
@@ -58,6 +58,7 @@ class Values:
         self.memory = {p.name: p.range for p in kernel.params if p.range is not None}
         self.narrow = narrow(self.nest.body, self.memory)
         """Of int64, computed in 32 bits. Who uses such a value elsewhere widens it."""
+        self.known = ranges(self.nest.body, self.memory) if self.narrow else []
 
     # names
 
@@ -169,6 +170,24 @@ class Values:
         wide = self.nest.body[i].dtype == torch.int64 and i not in self.narrow
         self.indirect[i] = (name if wide else f"{name}.to(tl.int64)", self.shapes[i])
         return []
+
+    def narrow_places(self, index: Index) -> dict[int, str]:
+        """The names of an index's places, where the index and each part of its sum fit in 32 bits."""
+        places = {int(v.name[1:]) for v in index.variables() if v.name[0] == "%"}
+        if not places or not places <= self.narrow or self.tiling.wide:
+            return {}
+        low = high = 0
+        for monomial, coefficient in index.terms:
+            part: Range = (1, 1)
+            for factor in monomial:
+                bounds = self.known[int(factor.name[1:])] if type(factor) is Var and factor.name[0] == "%" else factor.bounds()
+                if type(coefficient) is not int or bounds is None or bounds[0] is None or bounds[1] is None:
+                    return {}
+                part = products(part, bounds)  # type: ignore[arg-type]
+            part = products(part, (coefficient, coefficient))
+            low, high = low + min(part[0], 0), high + max(part[1], 0)
+        fits_all = fits((low, high)) and fits((low + min(index.constant, 0), high + max(index.constant, 0)))
+        return {i: self.name(i) for i in places} if fits_all else {}
 
     def argument(self, i: int, literal: bool = False) -> str:
         """Op i as an operand: its variable, or for a constant a literal or a typed scalar."""
