@@ -15,7 +15,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from dynacompile.autograd.record import Recorder
-from dynacompile.ops.wrappers import ask_unseen, is_wrapper_class, tensors_in
+from dynacompile.ops.wrappers import InPlaceOfTracing, ask_unseen, is_wrapper_class, tensors_in
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, TorchDispatchMode
 
@@ -75,24 +75,17 @@ class WrapperRecorder(Recorder):
         return self.copy_of(self.node_of(made), eager.stride()).meta["val"]
 
 
-class Inside(TorchDispatchMode):
-    """Below the recorder on the stack of modes: gets what the dispatch of wrappers calls. It stands in the place of torch's mode for tracing, so that torch's
-    collectives are waited for at once, and DTensor, which asks fakes what an operation gives, takes it off meanwhile."""
+class Inside(InPlaceOfTracing):
+    """Below the recorder on the stack of modes: gets what the dispatch of wrappers calls."""
 
     def __init__(self, recorder: WrapperRecorder) -> None:
         super().__init__()
-        self._mode_key = of_torch.proxy_mode_key
         self.recorder = recorder
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(map(is_wrapper_class, types)):
             return NotImplemented
         return self.recorder.dispatched(self, func, types, (args, kwargs or {}))
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Torch's own wrapper around every dispatch is for its compiler, not for ours."""
-        return False
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from dynacompile.ops.backward_steps import Step
 from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.wrappers import (
     Enter,
+    InPlaceOfTracing,
     Leave,
     ask_unseen,
     has_wrappers,
@@ -35,7 +36,7 @@ from dynacompile.ops.wrappers import (
     tensors_in,
 )
 from dynacompile.private import of_torch
-from dynacompile.private.of_torch import FakeTensor, FakeTensorMode, TorchDispatchMode
+from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
 Node = torch.fx.Node
 ALIASES = frozenset({torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default})
@@ -92,12 +93,11 @@ def saved_modes() -> Iterator[None]:
         of_torch.set_grad_enabled(grad)
 
 
-class Local(TorchDispatchMode):
-    """Writes down what the dispatch of wrappers does. It stands in the place of torch's mode for tracing; see autograd/inside.py."""
+class Local(InPlaceOfTracing):
+    """Writes down what the dispatch of wrappers does."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._mode_key = of_torch.proxy_mode_key
         self.graph = torch.fx.Graph()
         self.values: dict[Node, Any] = {}  # of the nodes of the graph that is read
         self.nodes: dict[int, Node] = {}  # of the new graph, by id of a fake, which `kept` keeps alive
@@ -107,11 +107,6 @@ class Local(TorchDispatchMode):
         self.cuts: dict[Node, Node] = {}  # of these, the same without history
         self.wrappers: list[torch.Tensor] = []
         self.meta: dict[str, Any] = {}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Torch's own wrapper around every dispatch is for its compiler, not for ours."""
-        return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(map(is_wrapper_class, types)):

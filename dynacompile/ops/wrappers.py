@@ -9,7 +9,7 @@ the formulas give it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from dynacompile.markers import TRACED_THROUGH
 from dynacompile.ops.backward_steps import Step, Tracing
 from dynacompile.ops.collectives import is_pending_class
 from dynacompile.private import of_torch
-from dynacompile.private.of_torch import FakeTensor
+from dynacompile.private.of_torch import FakeTensor, TorchDispatchMode
 
 Tensors = Sequence[torch.Tensor]
 PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
@@ -190,6 +190,23 @@ def coerce_placed(wrapper: Any, wanted: Wrapping) -> torch.Tensor:
 
 
 DTENSOR = Kind(placed_of, placed_maker, tangent_placed, is_placed_alike, coerce_placed)
+
+
+class InPlaceOfTracing(TorchDispatchMode):
+    """A mode where torch's own for tracing would stand, so that torch's collectives are waited for at once, and DTensor, which asks fakes what an operation
+    gives, takes it off meanwhile. Arithmetic on symbolic numbers comes to such a mode, too: it is done, and is no part of what is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._mode_key = of_torch.proxy_mode_key
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's own wrapper around every dispatch is for its compiler, not for ours."""
+        return False
+
+    def __sym_dispatch__(self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return func(*args, **kwargs)
 
 
 def ask_unseen() -> None:

@@ -119,3 +119,23 @@ def test_each_context_has_an_entry(seen):
 def test_classes_that_wrap_nothing_are_refused():
     with pytest.raises(ConfigError, match="__tensor_flatten__"):
         dynacompile.trace_through(torch.nn.Parameter)
+
+
+@dynacompile.trace_through
+class Asking(Pair):
+    """It computes with the numbers of an operation, and compares what it gets, as DTensor's cache does with numbers that it has seen before."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        numbers = [a for a in args if isinstance(a, (float, torch.SymFloat))]
+        assert all(number * 2 + 1 >= number for number in numbers)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_class_that_computes_with_symbolic_numbers(requires_grad):
+    compiled = dynacompile.compile(lambda x, rate: x * rate, fullgraph=True, options={"varying": ("rate",)})
+    for rate in (0.5, 0.75, 0.25):
+        inside = torch.full((4, 4), 2.0), torch.full((4, 4), 3.0)
+        made = compiled(Asking(*inside).requires_grad_(requires_grad), rate)
+        torch.testing.assert_close((made.first, made.second), (inside[0] * rate, inside[1] * rate))
