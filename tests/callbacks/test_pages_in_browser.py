@@ -119,3 +119,24 @@ def test_text_has_contrast(name, look, request):
     least, text, is_dark = json.loads(opened(request.getfixturevalue(name), script, *(["--dark"] if look == "dark" else [])))
     assert least >= 4.5, text
     assert is_dark == (look == "dark")
+
+
+CONTROLS = """(() => {
+  const controls = 'a[href], button, input, select, summary';
+  const name = e => `${e.tagName} ${(e.getAttribute('aria-label') || e.textContent || e.id).trim().slice(0, 40)}`;
+  const seen = [...document.querySelectorAll(controls)].filter(e => e.checkVisibility({contentVisibilityAuto: true, visibilityProperty: true}));
+  const told = e => e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels.length) || e.title;
+  return {
+    count: seen.length,
+    unreachable: seen.filter(e => { e.focus(); return document.activeElement !== e || e.tabIndex !== 0; }).map(name),
+    nameless: seen.filter(e => !told(e)).map(name),
+    unmarked: seen.filter(e => { e.focus({focusVisible: true}); const s = getComputedStyle(e); return s.outlineStyle === 'none' && s.boxShadow === 'none'; }).map(name),
+    mouse_alone: [...document.querySelectorAll('[onclick]')].filter(e => !e.matches(controls)).map(name),
+  };
+})()"""
+
+
+@pytest.mark.parametrize("name", ["report", "sweep"])
+def test_every_control_is_reached_by_keyboard_has_a_name_and_shows_that_it_has_the_focus(name, request):
+    told = opened(request.getfixturevalue(name), CONTROLS)
+    assert told.pop("count") and not any(told.values()), told
