@@ -130,7 +130,11 @@ CONTROLS = """(() => {
     count: seen.length,
     unreachable: seen.filter(e => { e.focus(); return document.activeElement !== e || e.tabIndex !== 0; }).map(name),
     nameless: seen.filter(e => !told(e)).map(name),
-    unmarked: seen.filter(e => { e.focus({focusVisible: true}); const s = getComputedStyle(e); return s.outlineStyle === 'none' && s.boxShadow === 'none'; }).map(name),
+    unmarked: seen.filter(e => {
+      e.focus({focusVisible: true});
+      const style = getComputedStyle(e);
+      return style.outlineStyle === 'none' && style.boxShadow === 'none';
+    }).map(name),
     mouse_alone: [...document.querySelectorAll('[onclick]')].filter(e => !e.matches(controls)).map(name),
   };
 })()"""

@@ -58,6 +58,16 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(place.read_text()), f"{page.name} links to {target}"
 
 
+def test_programs_of_the_quick_start_stand_by_themselves():
+    """Each is copied into a file of its own: it imports and makes what it uses."""
+    programs = [found["code"] for found in CODE.finditer((DOCS / "quickstart.md").read_text()) if not found["mark"]]
+    assert len(programs) == 2
+    for text in programs:
+        undefined = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "-"]
+        checked = subprocess.run(undefined, input=text, capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 def test_the_navigation_names_pages_that_are_there_each_once():
     named = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert len(named) == len(set(named)) > 20
