@@ -4,6 +4,10 @@
 #pragma once
 #include "vecmath.h"
 
+// What is tried is optimized as kernels are; what only checks results is not worth the compiler's time, which a first call may have to wait for.
+#define TRIED __attribute__((hot)) OUTLINED
+#define CHECKING __attribute__((cold))
+
 namespace {
 
 volatile i64 opaque_zero = 0;
@@ -12,10 +16,11 @@ template <class T> INLINE auto scalar(T x) {
   if constexpr (same<T, bool>) return (i32)x;
   else return value(x);
 }
-// Lanes in which `out` differs from expected(column).
-template <class T, class F> OUTLINED int differing(const T* out, i64 n, F expected) {
+template <class T> CHECKING OUTLINED bool differs(const T* out, f64 expected) { return scalar(*out) != scalar((T)memory<T>((value_type<T>)expected)); }
+// Lanes in which `out` differs from expected(column), all of them small whole numbers.
+template <class T, class F> CHECKING int differing(const T* out, i64 n, F expected) {
   int wrong = 0;
-  for (i64 j = 0; j < n; ++j) wrong += scalar(out[j]) != scalar((T)memory<T>(expected(j + opaque_zero)));
+  for (i64 j = 0; j < n; ++j) wrong += differs(out + j, (f64)expected(j + opaque_zero));
   return wrong;
 }
 template <class T> constexpr int width = lanes_of(sizeof(T) < 4 ? 4 : sizeof(T));
@@ -23,7 +28,7 @@ template <class T> using arithmetic = value_type<T>;
 template <class T> using counter = typename Signed<sizeof(T) == 8 ? 8 : 4>::type;
 
 // Rows of a triangle of constants: every comparison of a counter with a row's number, as a kernel over N x N writes it.
-template <class T, int N, int How> OUTLINED void triangle(T* out) {
+template <class T, int N, int How> TRIED void triangle(T* out) {
   constexpr int W = width<T>;
   for (i64 row = 0; row < N; ++row)
     each<W>(0, N, [=](i64 j, auto on) BODY {
@@ -36,13 +41,13 @@ template <class T, int N, int How> OUTLINED void triangle(T* out) {
     });
 }
 // One row of it, whose number is a constant.
-template <class T, int Edge> OUTLINED void step(T* out) {
+template <class T, int Edge> TRIED void step(T* out) {
   constexpr int W = width<T>;
   using Place = counter<T>;
   store(out, where(lt(iota<W>((Place)0, (Place)1), all<W>((Place)Edge)), all<W>((arithmetic<T>)1), all<W>((arithmetic<T>)0)), All{});
 }
 // The same between two edges, the selected values being loaded.
-template <class T, int N> OUTLINED void band(T* out, const T* x) {
+template <class T, int N> TRIED void band(T* out, const T* x) {
   constexpr int W = width<T>;
   for (i32 row = 0; row < N; ++row)
     each<W>(0, N, [=](i64 j, auto on) BODY {
@@ -52,7 +57,7 @@ template <class T, int N> OUTLINED void band(T* out, const T* x) {
     });
 }
 // Sums over masks, and positions of the greatest.
-template <int N> OUTLINED void counts(f32* sums, i64* places, const f32* x) {
+template <int N> TRIED void counts(f32* sums, i64* places, const f32* x) {
   constexpr int W = lanes_of(4);
   for (i64 row = 0; row < N; ++row) {
     vec<f32, W> total = {};
@@ -68,7 +73,7 @@ template <int N> OUTLINED void counts(f32* sums, i64* places, const f32* x) {
   }
 }
 // Loads and stores under a mask, and conversions.
-template <class T, int N> OUTLINED void masked(T* out, const f32* x) {
+template <class T, int N> TRIED void masked(T* out, const f32* x) {
   constexpr int W = lanes_of(4);
   for (i64 row = 0; row < N; ++row)
     each<W>(0, N, [=](i64 j, auto on) BODY {
@@ -78,7 +83,7 @@ template <class T, int N> OUTLINED void masked(T* out, const f32* x) {
 }
 
 // Short rows of two tensors one after the other, of which a row's number chooses one. GCC 12's loop vectorizer loses a row, without masked loads.
-template <class T, int Rows, int Columns> OUTLINED void joined(T* out, const T* x) {
+template <class T, int Rows, int Columns> TRIED void joined(T* out, const T* x) {
   constexpr int W = width<T>;
   for (i64 row = 0; row < 2 * Rows; ++row) {
     const i32 at = row;
@@ -92,9 +97,9 @@ template <class T, int Rows, int Columns> OUTLINED void joined(T* out, const T* 
 }
 
 // Blocks that are transposed: squares of whole vectors, and their rests.
-template <class T, int Rows, int Columns> OUTLINED void turned(T* out, const T* x) { transposed<width<T>>(out, Columns, x, Rows, Rows + opaque_zero, Columns); }
+template <class T, int Rows, int Columns> TRIED void turned(T* out, const T* x) { transposed<width<T>>(out, Columns, x, Rows, Rows + opaque_zero, Columns); }
 
-template <class T, int N> int wrong_triangles() {
+template <class T, int N> CHECKING OUTLINED int wrong_triangles() {
   static T out[N * N];
   int wrong = 0;
   const auto row = [&](auto relation) {
@@ -110,14 +115,14 @@ template <class T, int N> int wrong_triangles() {
   row([](i64 j, i64 i) { return j != i; });
   return wrong;
 }
-template <class T> int wrong_steps() {
+template <class T> CHECKING OUTLINED int wrong_steps() {
   static T out[width<T>];
   step<T, width<T> / 4>(out);
   const int wrong = differing(out, width<T>, [](i64 j) { return (arithmetic<T>)(j < width<T> / 4); });
   step<T, width<T> / 2>(out);
   return wrong + differing(out, width<T>, [](i64 j) { return (arithmetic<T>)(j < width<T> / 2); });
 }
-template <class T, int N> int wrong_bands() {
+template <class T, int N> CHECKING OUTLINED int wrong_bands() {
   static T out[N * N], x[N];
   for (i64 j = 0; j < N; ++j) x[j] = memory<T>((arithmetic<T>)(j + 1 + opaque_zero));
   band<T, N>(out, x);
@@ -126,14 +131,14 @@ template <class T, int N> int wrong_bands() {
     wrong += differing(out + i * N, N, [=](i64 j) { return (arithmetic<T>)(j <= i && j > i - 3 ? j + 1 : 0); });
   return wrong;
 }
-template <int N> int wrong_counts() {
+template <int N> CHECKING OUTLINED int wrong_counts() {
   static f32 sums[N], x[N];
   static i64 places[N];
   for (i64 j = 0; j < N; ++j) x[j] = (f32)(j + 1 + opaque_zero);
   counts<N>(sums, places, x);
   return differing(sums, N, [](i64 i) { return (f32)((i + 1) * (i + 2) / 2); }) + differing(places, N, [](i64 i) { return i; });
 }
-template <class T, int N> int wrong_masked() {
+template <class T, int N> CHECKING OUTLINED int wrong_masked() {
   static T out[N * N];
   static f32 x[N];
   for (i64 j = 0; j < N; ++j) x[j] = (f32)(j + 1 + opaque_zero);
@@ -142,13 +147,13 @@ template <class T, int N> int wrong_masked() {
   for (i64 i = 0; i < N; ++i) wrong += differing(out + i * N, N, [=](i64 j) { return (arithmetic<T>)(j < i ? j + 1 : 0); });
   return wrong;
 }
-template <class T, int Rows, int Columns> int wrong_joined() {
+template <class T, int Rows, int Columns> CHECKING OUTLINED int wrong_joined() {
   static T out[2 * Rows * Columns], x[Rows * Columns];
   for (i64 j = 0; j < Rows * Columns; ++j) x[j] = memory<T>((arithmetic<T>)(j + 1 + opaque_zero));
   joined<T, Rows, Columns>(out, x);
   return differing(out, 2 * Rows * Columns, [](i64 j) { return (arithmetic<T>)(j % (Rows * Columns) + 1); });
 }
-template <class T, int Rows, int Columns> int wrong_turned() {
+template <class T, int Rows, int Columns> CHECKING OUTLINED int wrong_turned() {
   static T out[Rows * Columns], x[Rows * Columns];
   for (i64 j = 0; j < Rows * Columns; ++j) x[j] = memory<T>((arithmetic<T>)((j + opaque_zero) % 127));
   turned<T, Rows, Columns>(out, x);
