@@ -347,16 +347,16 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     if not all(hook.is_as_read() for hook in cx.state(Hooks).all):
         raise unsupported("hooks", f"{code.co_qualname}, where a variable changes after the hook of a tensor has read it,")
     graph, leaves = graph_module(cx, ending.outputs, state)
-    inputs = cx.recorder.fresh_inputs() if graph is not None else ()
-    inputs, roots = used_inputs(graph, inputs)
-    check_memory(cx, inputs)
+    written = cx.recorder.written_inputs()
+    inputs, roots = used_inputs(graph, cx.recorder.fresh_inputs(written) if graph is not None else ())
+    check_memory(cx, inputs, written)
     builder = Builder(symbolic.decoded, ending.keeps_cells)
     try:
         ending.emit(builder, roots if graph is not None else None)
     except RecursionError as reason:
         raise unsupported("rebuild", "a deeply nested object") from reason
     instrs, fields = builder.finish()
-    guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, site), *write_guards(cx, site)]
+    guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, written, site), *write_guards(cx, written, site)]
     names = cx.names.facts()
     guards += [] if names is None else [Guard("NAMESPACES", None, names, site)]
     residual = assemble(code, instrs, builder.handlers, **fields)

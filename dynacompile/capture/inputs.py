@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -167,6 +168,7 @@ class Inputs(GraphState):
         return (tuple(real.shape), tuple(real.stride())) if self.symbols is None else self.symbols.static_parts(source)
 
     def written_inputs(self) -> list[GraphInput]:
+        """The inputs that the frame has written."""
         return [i for i in self.inputs if (value := self.tensors.get(i.name)) is not None and self.was_written(value)]
 
     def input_versions(self) -> dict[int, int]:
@@ -177,17 +179,15 @@ class Inputs(GraphState):
         """Inputs that are written through `.data` alone, which autograd must not notice."""
         return [value for key, value in self.data_written.items() if key in self.versions and value.fake._version == self.counted[key]]
 
-    def fresh_inputs(self) -> tuple[GraphInput, ...]:
-        """The inputs with the metadata they have before the graph runs, also where the graph writes them."""
-        out = []
-        for item in self.inputs:
-            value = self.tensors.get(item.name)
-            if value is not None and self.was_written(value):
-                fresh = self.fresh(item, value)
-                give(value.node, fresh)
-                item = replace(item, given=fresh)
-            out.append(item)
-        return tuple(out)
+    def fresh_inputs(self, written: Sequence[GraphInput]) -> tuple[GraphInput, ...]:
+        """The inputs with the metadata they have before the graph runs, also where the graph writes them. written: those that it writes."""
+        fresh: dict[str, GraphInput] = {}
+        for item in written:
+            value = self.tensors[item.name]
+            given = self.fresh(item, value)
+            give(value.node, given)
+            fresh[item.name] = replace(item, given=given)
+        return tuple([fresh.get(item.name, item) for item in self.inputs])
 
     def fresh(self, item: GraphInput, value: GraphTensor) -> object:
         """The fake of an input, as it is before the graph runs."""

@@ -14,20 +14,20 @@ from dynacompile.capture.shared_memory import SharesMemory, can_be_views
 from dynacompile.capture.values.base import Value
 from dynacompile.ir.captured import GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import Disjoint, memory_range
-from dynacompile.ir.looks import sample_of
+from dynacompile.ir.looks import Later, Look, sample_of
 from dynacompile.ir.source import Attr, Made
 from dynacompile.ops.wrappers import begun
 
 
-def check_memory(cx: FrameContext, inputs: Sequence[GraphInput]) -> None:
+def check_memory(cx: FrameContext, inputs: Sequence[GraphInput], written_inputs: Sequence[GraphInput]) -> None:
     """Refuses graphs that write an input which shares memory with another: functionalisation would separate the two. Where both can be views of one
-    input, they become that."""
+    input, they become that. written_inputs: see `Inputs.written_inputs`."""
     if any(memory.fake.requires_grad for memory, _ in cx.recorder.memories.values()):
         raise unsupported("aliased-mutation", "what requires gradients is written into memory that inputs share")
-    written = {i.name for i in cx.recorder.written_inputs()}
+    written = {i.name for i in written_inputs}
     if not written:
         return
-    if any(i.is_pending for i in cx.recorder.written_inputs()):
+    if any(i.is_pending for i in written_inputs):
         raise unsupported("mutation", "the result of a collective that may be under way is written")
     inputs = with_shown(cx, inputs)
     reals = {name: begun(value.real) for name, value in cx.recorder.tensors.items()}
@@ -59,17 +59,25 @@ def share(cx: FrameContext, inputs: Sequence[GraphInput], reals: dict[str, torch
         raise SharesMemory(frozenset(sharing))
 
 
-def alias_guards(cx: FrameContext, inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
+def alias_guards(cx: FrameContext, inputs: Sequence[GraphInput], written_inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
     """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
-    written = {i.name for i in cx.recorder.written_inputs()}
+    written = {i.name for i in written_inputs}
     groups: dict[tuple, list[GraphInput]] = {}
+    by_look: dict[Look, list[GraphInput]] = {}  # of these groups, that of the inputs with a look
     tensors = cx.recorder.tensors
     for item in [i for i in cx.recorder.inputs if i.name in tensors]:  # also those that no operation reads: their identity may matter
         if isinstance(item.source, Made):
             continue
-        fake: Any = sample_of(item.given)
-        extents = (tuple(fake.shape), tuple(fake.stride())) if cx.symbols is None else fake.dim()
-        groups.setdefault((fake.dtype, fake.device, extents), []).append(item)
+        given = item.given
+        look = given.look if type(given) is Later and given.made is None else None
+        group = None if look is None else by_look.get(look)
+        if group is None:
+            fake: Any = sample_of(given)
+            extents = (tuple(fake.shape), tuple(fake.stride())) if cx.symbols is None else fake.dim()
+            group = groups.setdefault((fake.dtype, fake.device, extents), [])
+            if look is not None:
+                by_look[look] = group
+        group.append(item)
     out = []
     for group in groups.values():
         if not any(i.name in written for i in group):
@@ -90,10 +98,10 @@ def alias_guards(cx: FrameContext, inputs: Sequence[GraphInput], site: Site) -> 
     return out
 
 
-def write_guards(cx: FrameContext, site: Site) -> Iterator[Guard]:
+def write_guards(cx: FrameContext, written_inputs: Sequence[GraphInput], site: Site) -> Iterator[Guard]:
     """Autograd lets no leaf that requires gradients be written, nor a view of one: another tensor that it computed is none of the two. Were it one, the
     graph would raise, before what the frame did first."""
-    for item in cx.recorder.written_inputs():
+    for item in written_inputs:
         real: Any = cx.recorder.tensors[item.name].real
         if real.requires_grad and not real.is_leaf:
             base = Attr(item.source, "_base")

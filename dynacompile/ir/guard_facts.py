@@ -225,11 +225,13 @@ def memory_range(tensor: torch.Tensor) -> tuple[int, int]:
 
     Asked for the address, not for the storage: a storage that was asked for has an object of Python's for as long as it lives."""
     tensor = plain_twin(tensor)
-    if not tensor.numel() or tensor.layout is not torch.strided or not (memory := of_torch.data_address(tensor)):
+    count, itemsize = tensor.numel(), tensor.itemsize
+    if not count or tensor.layout is not torch.strided or not (memory := of_torch.data_address(tensor)):
         return (0, 0)
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    begin = memory + tensor.storage_offset() * tensor.itemsize
-    return begin, begin + (last + 1) * tensor.itemsize  # type: ignore[return-value]  # sizes of a real tensor are ints
+    if not tensor.is_contiguous():
+        count = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))  # type: ignore[assignment]  # sizes of a real tensor are ints
+    begin = memory + tensor.storage_offset() * itemsize
+    return begin, begin + count * itemsize  # type: ignore[return-value]
 
 
 def global_state() -> GlobalState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -190,26 +191,43 @@ class Schedule:
 
     def facts(self) -> dict[str, int]:
         """Counts for tests and reports: kernels launched, distinct kernels, extern calls, bytes that kernels move."""
-        launches = [s for s in self.steps if isinstance(s, Launch)]
-        moved = sum(self.buffers[b].bytes for s in launches for b in dict.fromkeys(s.buffers))
+        return dict(self._facts)
+
+    @functools.cached_property
+    def _facts(self) -> dict[str, int]:
+        """They are asked for as the schedule is made and as it is linked."""
         return {
-            "launches": len(launches),
+            "launches": sum(isinstance(s, Launch) for s in self.steps),
             "kernels": len(self.kernels),
             "externs": sum(isinstance(s, Extern) for s in self.steps),
-            "bytes": moved,
+            "bytes": sum(self.moved.values()),
             "arena": self.arena,
             "peak": max(self.live_bytes()),
             "unfused_peak": self.unfused_peak,
         }
 
-    def kernels_told(self) -> list[tuple[str, int, int, tuple[str, ...], tuple[str, ...]]]:
-        """Of each kernel its name, launches, the bytes that they move, the names of its operations, and the user's lines, as they first occur."""
-        launches: dict[str, int] = {}
+    @functools.cached_property
+    def moved(self) -> dict[str, int]:
+        """Bytes that the launches of each kernel move, each buffer of a launch once."""
         moved: dict[str, int] = {}
+        bytes: dict[tuple, int] = {}  # by size and dtype, of which a program with thousands of buffers has few
         for step in self.steps:
             if isinstance(step, Launch):
-                launches[step.kernel] = launches.get(step.kernel, 0) + 1
-                moved[step.kernel] = moved.get(step.kernel, 0) + sum(self.buffers[b].bytes for b in dict.fromkeys(step.buffers))
+                total = 0
+                for name in dict.fromkeys(step.buffers):
+                    buffer = self.buffers[name]
+                    key = buffer.size, buffer.dtype
+                    found = bytes.get(key)
+                    if found is None:
+                        found = bytes[key] = buffer.bytes
+                    total += found
+                moved[step.kernel] = moved.get(step.kernel, 0) + total
+        return moved
+
+    def kernels_told(self) -> list[tuple[str, int, int, tuple[str, ...], tuple[str, ...]]]:
+        """Of each kernel its name, launches, the bytes that they move, the names of its operations, and the user's lines, as they first occur."""
+        launches = Counter(step.kernel for step in self.steps if isinstance(step, Launch))
+        moved = self.moved
         rows = []
         for name, count in launches.items():
             origins = self.kernels[name].nest.origins

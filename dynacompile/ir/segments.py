@@ -43,7 +43,8 @@ class Growing:
 
 def depends_on_values(graph: torch.fx.GraphModule) -> bool:
     """Whether it holds sizes or numbers that the values of tensors decide."""
-    return any(unbacked(n) for node in graph.graph.nodes for n in numbers_of(node.meta.get("val")))
+    values = [value for node in graph.graph.nodes if (value := node.meta.get("val")) is not None]
+    return any(unbacked(n) for value in values for n in numbers_of(value))
 
 
 def numbers_of(value: Any) -> Iterator[Any]:

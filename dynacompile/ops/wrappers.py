@@ -96,7 +96,8 @@ def leaves_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def has_wrappers(graph: torch.fx.GraphModule) -> bool:
     """Whether some value of a graph wraps others."""
-    return any(map(is_wrapper, (t for node in graph.graph.nodes for t in tensors_in(node.meta.get("val")))))
+    values = [value for node in graph.graph.nodes if (value := node.meta.get("val")) is not None]
+    return any(map(is_wrapper, (t for value in values for t in tensors_in(value))))
 
 
 def tensors_in(value: object) -> list[object]:

@@ -13,7 +13,7 @@ import torch
 from dynacompile.env import Env
 from dynacompile.errors import VerifyError
 from dynacompile.ir.index import LONGEST, Extent, Index, Symbol, evaluated, extent, hint
-from dynacompile.ir.loops import Buffer, Extern, Ref, root
+from dynacompile.ir.loops import Extern, Ref, root
 from dynacompile.ir.schedule import (
     Allocate,
     BuiltKernel,
@@ -157,7 +157,7 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     steps = tuple(row for _, row in placed_rows)
     written, launched = written_inputs(schedule), launched_roots(schedule)
     placed = {s.buffer for s in schedule.steps if isinstance(s, Place)}
-    buffers = tuple((*buffer_row(schedule, slots, b, device, placed), int(b.name in written), int(b.name in launched)) for b in schedule.buffers.values())
+    buffers = tuple(buffer_rows(schedule, slots, device, placed, written, launched))
     missing = [name for name, b in schedule.buffers.items() if b.kind == "constant" and b.base is None and name not in schedule.constants]
     if missing:
         raise VerifyError("runtime", f"constants {missing} have no tensor")
@@ -175,11 +175,14 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
 
 
 def slots_by_root(schedule: Schedule, slots: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-    """Each buffer that owns memory, and then its views."""
-    found: dict[str, list[int]] = {name: [slots[name]] for name, b in schedule.buffers.items() if b.base is None}
-    for name, b in schedule.buffers.items():
-        if b.base is not None:
-            found[root(schedule.buffers, name)].append(slots[name])
+    """Each buffer that owns memory, and then its views; of those whose memory a step frees or hands on."""
+    found: dict[str, list[int]] = {}
+    for step in schedule.steps:
+        for name in step.buffers if isinstance(step, Give) else (step.donor,) if isinstance(step, Reuse) else (step.buffer,) if isinstance(step, Free) else ():
+            found[name] = [slots[name]]
+    for name, b in schedule.buffers.items() if found else ():
+        if b.base is not None and (owner := root(schedule.buffers, name)) in found:
+            found[owner].append(slots[name])
     return {name: tuple(of) for name, of in found.items()}
 
 
@@ -242,16 +245,24 @@ def launched_roots(schedule: Schedule) -> set[str]:
     return {root(schedule.buffers, name) for step in schedule.steps if isinstance(step, Launch) for name in step.buffers}
 
 
-def buffer_row(schedule: Schedule, slots: Mapping[str, int], buffer: Buffer, device: torch.device, placed: Set[str]) -> tuple:
-    """(name, dtype, device, size, stride, offset, memory, root), symbolic ones as in the example. placed: buffers in the arena."""
-    own = ARENA if buffer.name in placed else OWNED
-    memory = VIEW if buffer.base is not None else {"input": INPUT, "temp": own, "extern": EXTERNAL, "constant": CONSTANT}[buffer.kind]
-    if buffer.base is None and buffer.offset != 0 and memory in (INPUT, EXTERNAL, CONSTANT):
-        raise VerifyError("schedule", f"{buffer.name} ({buffer.kind}) has offset {buffer.offset}; offsets count from its own first element")
-    owner = slots[root(schedule.buffers, buffer.name)]
-    where = device if buffer.device.type == device.type else buffer.device
-    size, stride = tuple(map(hint, buffer.size)), tuple(map(hint, buffer.stride))
-    return (buffer.name, buffer.dtype, where, size, stride, hint(buffer.offset), memory, owner)
+MEMORY = {"input": INPUT, "temp": OWNED, "extern": EXTERNAL, "constant": CONSTANT}  # of the kinds of buffers that are no views, by default
+
+
+def buffer_rows(schedule: Schedule, slots: Mapping[str, int], device: torch.device, placed: Set[str], written: Set[str], launched: Set[str]) -> Iterator[tuple]:
+    """(name, dtype, device, size, stride, offset, memory, root, whether an input is written, whether kernels touch it) of each buffer, symbolic ones as in the
+    example. placed: buffers in the arena."""
+    known: dict[tuple, tuple] = {}  # geometries, of which a program with thousands of buffers has few
+    for name, buffer in schedule.buffers.items():
+        owner = name if buffer.base is None else root(schedule.buffers, name)
+        memory = VIEW if buffer.base is not None else ARENA if name in placed and buffer.kind == "temp" else MEMORY[buffer.kind]
+        if buffer.offset != 0 and memory in (INPUT, EXTERNAL, CONSTANT):
+            raise VerifyError("schedule", f"{name} ({buffer.kind}) has offset {buffer.offset}; offsets count from its own first element")
+        key = (buffer.size, buffer.stride, buffer.offset, buffer.device)
+        geometry = known.get(key)
+        if geometry is None:
+            where = device if buffer.device.type == device.type else buffer.device
+            geometry = known[key] = where, tuple(map(hint, buffer.size)), tuple(map(hint, buffer.stride)), hint(buffer.offset)
+        yield (name, buffer.dtype, *geometry, memory, slots[owner], int(name in written), int(name in launched))
 
 
 def kernel_rows(module: Module) -> tuple[tuple[tuple, tuple], dict[str, int]]:

@@ -139,7 +139,14 @@ class Overrides:
 
     def concerns(self, args: Sequence[Value], kwargs: Mapping[str, Value] = NOTHING) -> bool:
         """Whether a mode, one of the arguments, or of the items of these, may be asked."""
-        return self.is_watched() or self.state == ENABLED and any(self.overrides(value) for value in flat((*args, *kwargs.values())))
+        if self.is_watched() or self.state != ENABLED:
+            return self.is_watched()
+        known = self.known
+        for value in flat((*args, *kwargs.values())):
+            plain = type(value) is TensorValue and known.get(value.pytype()) is False  # as the members of long lists are
+            if not plain and self.overrides(value):
+                return True
+        return False
 
     def is_watched(self) -> bool:
         """Whether a mode that the frame has entered is asked about each call."""

@@ -66,6 +66,7 @@ class GraphTensor(Value):
         self.has_become = False
         self.told_leaf = False  # whether there is a guard on it
         self.read_grad: tuple[Any, Value] | None = None  # the gradient that was read last, and its value
+        self.asked_type: type | None = None  # of the tensor at capture, once it was asked for
 
     @property
     def node(self) -> torch.fx.Node:
@@ -125,11 +126,13 @@ class GraphTensor(Value):
 
     def pytype(self) -> type:
         real = self.real
-        if real is None or type(real) is torch.nn.Parameter:
-            return torch.Tensor if real is None else torch.nn.Parameter
-        if type(real) is torch.Tensor:
-            return torch.nn.Parameter if getattr(real, "_is_param", False) else torch.Tensor
-        return torch.nn.Parameter if isinstance(real, torch.nn.Parameter) else torch.Tensor
+        if real is None:
+            return torch.Tensor
+        found = self.asked_type
+        if found is None:
+            is_parameter = getattr(real, "_is_param", False) if type(real) is torch.Tensor else isinstance(real, torch.nn.Parameter)
+            found = self.asked_type = torch.nn.Parameter if is_parameter else torch.Tensor
+        return found
 
     def number(self) -> Any:
         """The number that it holds, where the frame made it of a known one; else None."""
