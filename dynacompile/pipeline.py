@@ -50,7 +50,7 @@ from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import has_wrappers
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import LazyGraphModule
-from dynacompile.runtime import Told, chain, differentiable, in_stages, keeping_primals, link, record, with_plain, with_wrappers
+from dynacompile.runtime import Told, chain, differentiable, in_stages, keeping_primals, laid_out, link, record, with_plain, with_wrappers
 from dynacompile.schedule import schedule, schedule_parts
 from dynacompile.watchdog import together, watched
 
@@ -76,7 +76,10 @@ def compile_frame(
             frame.end_capture(captured)
         with under(captured.settings, native_core().set_deterministic_algorithms):
             flags: list[Flag] = []
-            told = replace(env, breaks=captured.break_ is not None, rely=lambda name, read, value: flags.append(Flag(name, read, value)))
+            guarding = Guarding(captured, flags, env)
+            told = replace(
+                env, breaks=captured.break_ is not None, rely=lambda name, read, value: flags.append(Flag(name, read, value)), meanwhile=guarding.begin
+            )
             try:
                 call = make_call(captured, told) if captured.compact is not None else None
             except Unsupported:
@@ -91,7 +94,27 @@ def compile_frame(
         code = captured.code
         if call is not None:
             code = captured.bind(compile_gather(captured.roots, [i.root for i in captured.inputs], call))
-        return captured, code, stage("guards", env, compile_guards, captured.guards)
+        return captured, code, guarding.finish(captured.guards)
+
+
+class Guarding:
+    """The guard program of a frame. It is compiled while the compilers of kernels run, where all is known by then that it is to check.
+
+    flags: gets the settings that what is compiled relies on."""
+
+    def __init__(self, captured: Captured, flags: Sequence[Flag], env: Env):
+        self.captured, self.flags, self.env = captured, flags, env
+        self.early: Any = None
+
+    def begin(self) -> None:
+        if self.early is None and not self.flags and self.captured.shape_guards is no_guards:
+            self.early = stage("guards", self.env, compile_guards, self.captured.guards)
+
+    def finish(self, guards: Sequence[Guard]) -> Any:
+        """guards: those of the frame, behind which others may have come."""
+        if self.early is not None and len(guards) == len(self.captured.guards):
+            return self.early
+        return stage("guards", self.env, compile_guards, guards)
 
 
 @contextmanager
@@ -178,7 +201,7 @@ def compile_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     if depends_on_values(graph):
         unroll(graph)
         refuse_wrappers(graph)
-        later = replace(env, rely=None)  # parts are compiled when a call comes to them
+        later = replace(env, rely=None, meanwhile=None)  # parts are compiled when a call comes to them
         return chain(graph, lambda part, given: compile_part(part, given, later))
     return compile_part(graph, fakes, env)
 
@@ -199,7 +222,7 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     graph, fakes = whole(graph, fakes, env)
     pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     forward = begin_kernels(planned(pair.forward, env), env)
-    later = replace(env, rely=None)  # guards hold when the forward runs
+    later = replace(env, rely=None, meanwhile=None)  # guards hold when the forward runs
     plans = [planned(g, later, saved, early) for (g, saved), early in zip(backward_graphs(pair), given_early(pair, env), strict=True)]
     backwards = [disable(begin_kernels(plan, later, "backward")) for plan in plans]  # they build beside the forward's
     forward_call = forward()
@@ -294,9 +317,12 @@ def begin_kernels(plan: Schedule, env: Env, part: str = "forward") -> Callable[[
     building = begin_build(sources, env)
 
     def finish() -> GraphCall:
+        laid = laid_out(plan)
+        if env.meanwhile is not None:
+            env.meanwhile()
         with watched("waiting for kernels of", env.region):
             module = stage("build", env, building)
-        linked = stage("link", env, link, module, env, run_kernel, told)
+        linked = stage("link", env, link, module, env, run_kernel, told, laid)
         return record(linked, plan, env) if env.config.cudagraphs else linked
 
     return finish

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dynacompile.runtime.chain import chain
 from dynacompile.runtime.cudagraphs import record
 from dynacompile.runtime.differentiable import differentiable
-from dynacompile.runtime.link import Told, link
+from dynacompile.runtime.link import Told, laid_out, link
 from dynacompile.runtime.plain import with_plain
 from dynacompile.runtime.replay import keeping_primals
 from dynacompile.runtime.stages import in_stages
 from dynacompile.runtime.wrapped import with_wrappers
 
-__all__ = ["Told", "chain", "differentiable", "in_stages", "keeping_primals", "link", "record", "with_plain", "with_wrappers"]
+__all__ = ["Told", "chain", "differentiable", "in_stages", "keeping_primals", "laid_out", "link", "record", "with_plain", "with_wrappers"]

@@ -138,26 +138,41 @@ class Told:
     rows: tuple[int, ...] = ()
 
 
-def link(module: Module, env: Env | None = None, reference: Reference | None = None, told: Told = Told()) -> Any:
+@dataclass(frozen=True)
+class Laid:
+    """What a native program is told of the buffers of a schedule, by their numbers. views: see `slots_by_root`; rows: see `buffer_rows`."""
+
+    device: torch.device
+    slots: Mapping[str, int]
+    views: Mapping[str, tuple[int, ...]]
+    rows: tuple[tuple, ...]
+
+
+def laid_out(schedule: Schedule) -> Laid:
+    """Does not need the kernels, which may still be compiled."""
+    device = exact_device(schedule.device)
+    slots = {name: i for i, name in enumerate(schedule.buffers)}
+    written, launched = written_inputs(schedule), launched_roots(schedule)
+    placed = {s.buffer for s in schedule.steps if isinstance(s, Place)}
+    return Laid(device, slots, slots_by_root(schedule, slots), tuple(buffer_rows(schedule, slots, device, placed, written, launched)))
+
+
+def link(module: Module, env: Env | None = None, reference: Reference | None = None, told: Told = Told(), laid: Laid | None = None) -> Any:
     """The native Program of a module: a callable from flat inputs to the tuple of output tensors, below autograd.
 
     An input whose name in the schedule is None is ignored; an output whose name is None is None. An output that is an input (or a
     constant) is that very tensor; a view of one shares its memory. `.facts`, `.text`, `.schedule` and `.told` tell what it runs.
     reference: runs ReferenceKernels: `reference(kernel, tensors)` with a 1-D tensor per param that aliases the memory of the buffer's
-    root from element 0 on, so that an Access's index is an index into it.
+    root from element 0 on, so that an Access's index is an index into it. laid: of the schedule, where it is known by now.
     Raises VerifyError for a schedule that contradicts itself, BuildError for a kernel that does not load.
     """
     schedule = module.schedule
-    device = exact_device(schedule.device)
-    slots = {name: i for i, name in enumerate(schedule.buffers)}
+    laid = laid or laid_out(schedule)
+    device, slots, views = laid.device, laid.slots, laid.views
     kernels, numbers = kernel_rows(module)
     sizes = Numbers(schedule.sizes)
-    views = slots_by_root(schedule, slots)
     placed_rows = [(place, row) for place, step in enumerate(schedule.steps) for row in step_rows(module, slots, numbers, sizes, views, step)]
     steps = tuple(row for _, row in placed_rows)
-    written, launched = written_inputs(schedule), launched_roots(schedule)
-    placed = {s.buffer for s in schedule.steps if isinstance(s, Place)}
-    buffers = tuple(buffer_rows(schedule, slots, device, placed, written, launched))
     missing = [name for name, b in schedule.buffers.items() if b.kind == "constant" and b.base is None and name not in schedule.constants]
     if missing:
         raise VerifyError("runtime", f"constants {missing} have no tensor")
@@ -169,7 +184,7 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     if device.type == "cuda":
         torch.cuda.init()
     arenas, rows, work = (schedule.arena, schedule.host_arena), sizes.rows(schedule, slots), work_of(module)
-    made = native_core().make_program(schedule, buffers, inputs, outputs, constants, kernels, steps, arenas, device, reference, rows, work)
+    made = native_core().make_program(schedule, laid.rows, inputs, outputs, constants, kernels, steps, arenas, device, reference, rows, work)
     made.told = replace(told, rows=tuple(place for place, _ in placed_rows))
     return made
 
