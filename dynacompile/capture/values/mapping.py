@@ -89,6 +89,10 @@ class DictLike(Entries):
         return defines(self.cls, name)
 
 
+# Types of objects each of which has a guard of its own at every place where it was read.
+GUARDED_WHERE_READ = frozenset((torch.Tensor, torch.nn.Parameter, dict))
+
+
 class DictValue(DictLike):
     """content: key -> (key, value) as of now. known_keys: whether the keys are guarded or owned. stored: by what the program stored, its key. of_object:
     whether the dict is an object of a user's class, which replays what was stored past the class's own methods."""
@@ -129,6 +133,12 @@ class DictValue(DictLike):
             cx.guard("DICT_CONTAINS", self.source, Presence(key, key in self.original))
 
     def holds(self, cx: Context, key: Value) -> bool:
+        hashed = self.asked(cx, key)
+        self.guard_key(cx, hashed)
+        return hashed in self.content
+
+    def asked(self, cx: Context, key: Value) -> Hashable:
+        """What stands for a key that is looked up, which later calls look up, too."""
         hashed = key_of(key)
         if isinstance(hashed, IdKey) and self.source is not None:  # the dict has numbers, one of which may be it
             raise unsupported("unknown-operation", f"{key.describe()} as a key of {self.describe()}")
@@ -136,11 +146,19 @@ class DictValue(DictLike):
             cx.guard("ID", key.source, identity(hashed))
         elif isinstance(hashed, Value) and hashed.source is not None and not self.known_keys:
             raise unsupported("unknown-operation", f"{key.describe()} as a key of {self.describe()}")
-        self.guard_key(cx, hashed)
-        return hashed in self.content
+        return hashed
 
     def find(self, cx: Context, key: Value) -> Value | None:
-        return self.at(cx, key_of(key)) if self.holds(cx, key) else None
+        hashed = self.asked(cx, key)
+        pair = self.content.get(hashed)
+        if pair is not None and type(pair[1]) is Lazy and type(pair[1].real) in GUARDED_WHERE_READ:
+            try:
+                return self.at(cx, hashed)  # its guard fails where nothing is at the key
+            except BaseException:
+                self.guard_key(cx, hashed)
+                raise
+        self.guard_key(cx, hashed)
+        return None if pair is None else self.at(cx, hashed)
 
     def at(self, cx: Context, hashed: Hashable) -> Value:
         return self.settled(hashed)
