@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -186,7 +185,7 @@ class Inputs(GraphState):
             value = self.tensors[item.name]
             given = self.fresh(item, value)
             give(value.node, given)
-            fresh[item.name] = replace(item, given=given)
+            fresh[item.name] = item.given_as(given)
         return tuple([fresh.get(item.name, item) for item in self.inputs])
 
     def fresh(self, item: GraphInput, value: GraphTensor) -> object:

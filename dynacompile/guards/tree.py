@@ -46,20 +46,19 @@ class Tree:
     def step(self, parent: int, accessor: str, argument: object = None) -> int:
         """The node that `accessor` loads from node `parent` (-1: from the frame); made at the first use."""
         key = (parent, accessor, id(argument)) if accessor == "constant" else (parent, accessor, type(argument), argument)
-        if key not in self._known:
-            self._known[key] = len(self.accessors)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self.accessors)
             self.accessors.append((accessor, parent, argument))
-        return self._known[key]
+        return found
 
     def node(self, source: Source, guard: int) -> int:
         """The node of a source. A builtin counts only while no global hides it, which is checked on behalf of `guard`."""
-        place, root = self.place_and_root(source)
+        found = self._places.get(source)
+        place, root = self.place_and_root(source) if found is None else found
         if type(root) is ir.Builtin:
             self.check("dict_has", self.step(-1, "globals"), (root.name, False), guard)
         return place
-
-    def place(self, source: Source) -> int:
-        return self.place_and_root(source)[0]
 
     def place_and_root(self, source: Source) -> tuple[int, Source]:
         found = self._places.get(source)

@@ -81,6 +81,10 @@ class GraphInput:
     wrapper: Source | None = None
     is_pending: bool = False
 
+    def given_as(self, given: object) -> GraphInput:
+        """The same placeholder with another value; as `replace`, which takes several times as long."""
+        return GraphInput(self.name, self.source, given, self.is_asked, self.wrapper, self.is_pending)
+
     @property
     def root(self) -> Source:
         """What the graph's callable is given."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal
 
-from dynacompile.ir.source import Source
+from dynacompile.ir.source import Source, source
 
 Expression = tuple[Any, ...]
 """("constant", int), ("given", bits of a float), ("quantity", index), or (operation, operand, ...), with operands that are expressions."""
@@ -35,7 +35,7 @@ class Quantity:
         return value.size(self.dim) if self.kind == "size" else value.stride(self.dim) if self.kind == "stride" else value
 
 
-@dataclass(frozen=True)
+@source
 class Formula(Source):
     """A number that is computed of others before the graph runs. No quantity's source is a Formula."""
 

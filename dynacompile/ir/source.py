@@ -6,11 +6,14 @@ A source is what guards check, what graph inputs are loaded from, and what resid
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from dynacompile.ir.frozen import record
+
+T = TypeVar("T", bound=type)
 
 
 def dotted(text: str) -> str:
@@ -23,6 +26,7 @@ class Source:
 
     __slots__ = ("_hash",)
     _hash: int
+    parts: ClassVar[Callable[[Any], object]]  # of a source, its fields
 
     def __init_subclass__(cls) -> None:
         if "__hash__" not in cls.__dict__:
@@ -32,9 +36,13 @@ class Source:
         try:
             return self._hash
         except AttributeError:
-            found = hash((type(self), *[getattr(self, name) for name in self.__match_args__]))  # type: ignore[attr-defined]
-            object.__setattr__(self, "_hash", found)
-            return found
+            return self.hashed(type(self), type(self).parts(self))
+
+    def hashed(self, *parts: object) -> int:
+        """The hash of these, kept."""
+        found = hash(parts)
+        object.__setattr__(self, "_hash", found)
+        return found
 
     def text(self) -> str:
         """The Python expression that a user would write for it."""
@@ -56,7 +64,15 @@ class Source:
         yield self.root
 
 
-@record
+@dataclass_transform(frozen_default=True)
+def source(cls: T) -> T:
+    """A kind of source, as a `record`."""
+    made: Any = record(cls)
+    made.parts = operator.attrgetter(*made.__match_args__)
+    return made  # type: ignore[no-any-return]
+
+
+@source
 class Local(Source):
     """A parameter of the frame: `slot` is its index in the frame's localsplus."""
 
@@ -67,7 +83,7 @@ class Local(Source):
         return self.name
 
 
-@record
+@source
 class Free(Source):
     """The content of a closure cell: `index` is its position in co_freevars."""
 
@@ -78,7 +94,7 @@ class Free(Source):
         return self.name
 
 
-@record
+@source
 class Global(Source):
     """An entry of the frame's f_globals."""
 
@@ -88,7 +104,7 @@ class Global(Source):
         return self.name
 
 
-@record
+@source
 class Builtin(Source):
     """An entry of the frame's builtins, reached because no global shadows it."""
 
@@ -98,7 +114,7 @@ class Builtin(Source):
         return self.name
 
 
-@record
+@source
 class Constant(Source):
     """An object that the entry itself holds on to, for example the globals dict of an inlined function. Needs no lookup."""
 
@@ -115,7 +131,7 @@ class Constant(Source):
         return isinstance(other, Constant) and other.value is self.value and other.name == self.name
 
 
-@record
+@source
 class Made(Source):
     """What a call gives that residual code makes before the graph; `place` says which one. No guard looks at it."""
 
@@ -125,7 +141,7 @@ class Made(Source):
         return f"made_{self.place}"
 
 
-@record
+@source
 class Attr(Source):
     """`base.name` by the generic attribute protocol (slots, properties of C types, ...)."""
 
@@ -136,7 +152,7 @@ class Attr(Source):
         return f"{self.base.text()}.{self.name}"
 
 
-@record
+@source
 class DictAttr(Source):
     """`base.__dict__[name]`: an instance attribute read without running descriptors or `__getattr__`."""
 
@@ -147,7 +163,7 @@ class DictAttr(Source):
         return f"{self.base.text()}.{self.name}"
 
 
-@record
+@source
 class Registered(Source):
     """`module.__dict__[table][name]`, table being `_parameters`, `_buffers` or `_modules` of an nn.Module."""
 
@@ -161,7 +177,7 @@ class Registered(Source):
         return f"{self.base.text()}[{self.name}]" if self.name.isdigit() else f"{self.base.text()}.{self.table}[{self.name!r}]"
 
 
-@record
+@source
 class Item(Source):
     """`base[key]` for an exact list, tuple or deque (key: int), or an exact dict (key: a hashable constant)."""
 
@@ -172,14 +188,14 @@ class Item(Source):
         return f"{self.base.text()}[{self.key!r}]"
 
 
-@record
+@source
 class Entry(Item):
     """`container.__getitem__(base, key)`, for a dict or a list whose class has a `__getitem__` of its own."""
 
     container: type[dict] | type[list] = dict
 
 
-@record
+@source
 class ItemOf(Item):
     """`base[key]` for an object that hashes by identity and may not compare to a bool, such as a tensor; the entry keeps it alive."""
 
@@ -187,13 +203,16 @@ class ItemOf(Item):
         return f"{self.base.text()}[<{type(self.key).__name__}>]"
 
     def __hash__(self) -> int:
-        return hash((self.base, id(self.key)))
+        try:
+            return self._hash
+        except AttributeError:
+            return self.hashed(self.base, id(self.key))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ItemOf) and other.key is self.key and other.base == self.base
 
 
-@record
+@source
 class ValueAt(Source):
     """The value at a place in the order of a dict, whatever its key: a hook of a module, whose number counts those of the process."""
 
@@ -204,7 +223,7 @@ class ValueAt(Source):
         return f"list({self.base.text()}.values())[{self.place}]"
 
 
-@record
+@source
 class Remembered(Source):
     """What functools.lru_cache remembers in `base`, an entry of a bounded cache."""
 
@@ -214,7 +233,7 @@ class Remembered(Source):
         return self.base.text()
 
 
-@record
+@source
 class Referent(Source):
     """`base()` of a weakref.ref, while what it refers to lives."""
 
@@ -224,7 +243,7 @@ class Referent(Source):
         return f"{self.base.text()}()"
 
 
-@record
+@source
 class Applied(Source):
     """`function(base)`, of a function that has no effects and runs no code of the user, such as `torch.Tensor.storage_offset`.
 
@@ -238,7 +257,7 @@ class Applied(Source):
         return self.base.text() + self.name
 
 
-@record
+@source
 class TypeOf(Source):
     """`type(base)`."""
 
@@ -248,7 +267,7 @@ class TypeOf(Source):
         return f"type({self.base.text()})"
 
 
-@record
+@source
 class ClosureCell(Source):
     """The content of cell `index` of the function `base`: `base.__closure__[index].cell_contents`."""
 
@@ -260,7 +279,7 @@ class ClosureCell(Source):
         return f"{self.base.text()}.<closure>.{self.name}"
 
 
-@record
+@source
 class DefaultArg(Source):
     """A default of the function `base`: `__defaults__[key]` for an int key, `__kwdefaults__[key]` for a str key."""
 
