@@ -163,9 +163,13 @@ class Finding:
         return number
 
     def join(self, own: int, other: int) -> None:
-        a, b = self.root(own), self.root(other)
-        if a != b:
-            self.of[min(a, b)] = max(a, b)
+        of = self.of
+        a = own if of[own] == own else self.root(own)
+        b = other if of[other] == other else self.root(other)
+        if a < b:
+            of[a] = b
+        elif b < a:
+            of[b] = a
 
     def atom(self, node: Node) -> int:
         found = self.lists.results.get(node)

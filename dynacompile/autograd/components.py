@@ -43,22 +43,25 @@ class Component:
         self.numbers: dict[Any, Any] = {}
         self.inputs: list[Node] = []
         self.rows: list[tuple] = []
-        numbers, number = self.numbers, self.number
+        numbers, number, rows, row_of = self.numbers, self.number, finding.rows.found, finding.rows.of
         for step, places in operations.items():
-            row = finding.rows.of(step)
+            row = rows.get(step) or row_of(step)
             told: list[Any] = [row.head, len(places)]
-            told += [numbers[n] if n in numbers else number(n) for n in row.singles]
+            for operand in row.singles:
+                known = numbers.get(operand)
+                told.append(number(operand) if known is None else known)
             for column in row.columns:
                 for k in places:
                     member = column[k]
                     if type(member) is Node:
-                        told.append(numbers[member] if member in numbers else number(member))
+                        known = numbers.get(member)
+                        told.append(number(member) if known is None else known)
                     else:
                         told.append(token(member, numbers))
             self.rows.append(tuple(told))
-            numbers[step] = len(numbers)
+            numbers[step] = own = len(numbers)
             if type(step) is Round and step.node is not None:
-                numbers[step.node] = numbers[step]
+                numbers[step.node] = own
         for _, node in outputs:
             if node not in numbers and node in finding.lists.results:
                 number(node)

@@ -445,9 +445,13 @@ def used_inputs(graph: torch.fx.GraphModule | None, inputs: tuple[GraphInput, ..
     """Inputs that are left in the graph, and the roots they are loaded from."""
     if graph is None:
         return (), ()
-    names = {n.name for n in graph.graph.nodes if n.op == "placeholder"}
-    kept = tuple(i for i in inputs if i.name in names)
-    roots = dict.fromkeys(root for i in kept for root in i.source.roots() if type(root).__name__ != "Constant")
+    names = {n.name for n in graph.graph.find_nodes(op="placeholder", sort=False)}
+    kept = tuple([i for i in inputs if i.name in names])
+    paths: dict[Source, None] = {}  # to the inputs: each without its last step, as many of them differ in no other
+    for item in kept:
+        base = getattr(item.source, "base", None)
+        paths[item.source if base is None else base] = None
+    roots = dict.fromkeys(root for path in paths for root in path.roots() if type(root).__name__ != "Constant")
     return kept, tuple(roots)
 
 

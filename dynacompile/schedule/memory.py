@@ -119,6 +119,7 @@ class Planner:
         self.placed: dict[str, int] = {}
         self.held, self.owned = set(held), set(owned)
         self.known: set[str] = set()
+        self.sizes: dict[tuple, int] = {}  # in bytes, by geometry: a program with thousands of temps has few
         self.steps: list[Step] = []
 
     def run(self, runs: Sequence[Run]) -> tuple[list[Step], dict[torch.device, int]]:
@@ -147,10 +148,17 @@ class Planner:
     def is_alone(self, name: str) -> bool:
         """Whether a temp gets a tensor of its own, and is not in the arena."""
         buffer = self.buffers[name]
-        return name in self.outputs or name in self.lent or buffer.device not in self.arenas or buffer.is_symbolic or memory_bytes(buffer) >= LARGE
+        return name in self.outputs or name in self.lent or buffer.device not in self.arenas or buffer.is_symbolic or self.bytes(buffer) >= LARGE
+
+    def bytes(self, buffer: Buffer) -> int:
+        key = buffer.size, buffer.stride, buffer.dtype
+        found = self.sizes.get(key)
+        if found is None:
+            found = self.sizes[key] = memory_bytes(buffer)
+        return found
 
     def place(self, name: str, donor: str | None) -> None:
-        self.placed[name] = self.arenas[self.buffers[name].device].take(memory_bytes(self.buffers[name])) if donor is None else self.placed.pop(donor)
+        self.placed[name] = self.arenas[self.buffers[name].device].take(self.bytes(self.buffers[name])) if donor is None else self.placed.pop(donor)
         self.steps.append(Place(name, self.placed[name]))
 
     def allocate(self, name: str, donor: str | None) -> None:
@@ -170,7 +178,7 @@ class Planner:
         if self.last[name] != now:
             return
         if name in self.placed:
-            self.arenas[buffer.device].give(self.placed.pop(name), memory_bytes(buffer))
+            self.arenas[buffer.device].give(self.placed.pop(name), self.bytes(buffer))
         elif name in self.held:
             self.held.remove(name)
             self.owned.discard(name)

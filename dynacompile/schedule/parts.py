@@ -28,7 +28,8 @@ class Names:
         return name if name in self.kept else self.inputs.get(name) or name + self.suffix
 
     def all(self, names: Iterable[str]) -> tuple[str, ...]:
-        return tuple([self[n] for n in names])
+        kept, inputs, suffix = self.kept, self.inputs, self.suffix
+        return tuple([n if n in kept else inputs.get(n) or n + suffix for n in names])
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ def has_history(real: torch.Tensor) -> bool:
 def wrap_tensor(cx: Context, real: torch.Tensor, source: Source) -> Value:
     """A tensor that exists before the frame runs becomes an input of the graph."""
     check_kind(real, source)
-    group = next((group for group in cx.manner.shares if source in group), None)
-    if group is not None:
-        return wrap_shared(cx, real, source, group)
+    for group in cx.manner.shares:
+        if source in group:
+            return wrap_shared(cx, real, source, group)
     value = cx.recorder.input(real, source)
     cx.guard("TENSOR_MATCH", source, cx.recorder.facts(value))  # of what was traced, also where another thread changes the tensor's metadata meanwhile
     return value
