@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.layouts import LAYOUTS, laid_out
 from dynacompile.ir.looks import new_fake
+from dynacompile.ir.pointwise_fakes import pointwise_fake
 from dynacompile.ir.written_operands import Written, written_by
 from dynacompile.ops.wrappers import Wrapping
 from dynacompile.private import of_torch
@@ -30,6 +31,7 @@ from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 CreationMeta, get_creation_meta = of_torch.CreationMeta, of_torch.get_creation_meta  # type: ignore[attr-defined]
 DYNAMO = f"{torch.__name__}._dynamo"
 MOST_CACHED = 10_000
+NOTHING: Mapping[str, Any] = {}
 CALL_THROUGH = "__dynamo_disable"  # attribute in which torch's wrapper remembers what to call
 
 
@@ -58,6 +60,9 @@ class FakeMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         """Torch's, whose results, kept or not, are laid out as eager's."""
+        found = pointwise_fake(self, func, args, kwargs or NOTHING)
+        if found is not None:
+            return found
         run: Any = super().dispatch
         made = run(func, types, args, kwargs or {})
         if func not in self.writes:
