@@ -125,10 +125,15 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
+def with_empty_caches(folder: str) -> dict[str, str]:
+    """The same, with every system's caches in a folder that is empty."""
+    return dict(environment(), TORCHINDUCTOR_CACHE_DIR=f"{folder}/inductor", TRITON_CACHE_DIR=f"{folder}/triton", DYNACOMPILE_CACHE_DIR=f"{folder}/ours")
+
+
 def measure(system: str, workload: Workload, device: str, mode: str, seconds: float) -> dict[str, float] | str:
     """Runs one worker with empty caches; its figures, or the last line of its error."""
     with tempfile.TemporaryDirectory() as caches:
-        env = dict(environment(), TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton", DYNACOMPILE_CACHE_DIR=f"{caches}/ours")
+        env = with_empty_caches(caches)
         command = [sys.executable, __file__, "--worker", system, "--only", workload.name, "--device", device, "--mode", mode, "--seconds", str(seconds)]
         run = subprocess.run(command, env=env, capture_output=True, text=True)
     if run.returncode:
@@ -228,8 +233,9 @@ def measure_optimizers(only: str, keep: bool) -> None:
     for name in fnmatch.filter(bench_optimizers.CASES, only):
         rows[name] = {}
         for system in bench_optimizers.systems_for(name):
-            command = [sys.executable, __file__, "optimizers", "--worker", system, "--only", name]
-            run = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+            with tempfile.TemporaryDirectory() as caches:
+                command = [sys.executable, __file__, "optimizers", "--worker", system, "--only", name]
+                run = subprocess.run(command, env=with_empty_caches(caches), capture_output=True, text=True, check=True)
             rows[name][system] = json.loads(run.stdout.strip().splitlines()[-1])
             print(f"{name}: {system} {rows[name][system]}", file=sys.stderr, flush=True)
     text = f"`python scripts/bench.py optimizers` on {machine('cpu')}. Seconds that compiling a step takes.\n\n" + bench_optimizers.table(rows)
@@ -249,9 +255,7 @@ def measure_background(only: str, device: str, keep: bool) -> None:
         rows[name] = {}
         for system in bench_background.SYSTEMS:
             with tempfile.TemporaryDirectory() as caches:
-                env = dict(
-                    environment(), TORCHINDUCTOR_CACHE_DIR=f"{caches}/inductor", TRITON_CACHE_DIR=f"{caches}/triton", DYNACOMPILE_CACHE_DIR=f"{caches}/ours"
-                )
+                env = with_empty_caches(caches)
                 command = [sys.executable, __file__, "background", "--worker", system, "--only", name, "--device", device]
                 run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
             rows[name][system] = json.loads(run.stdout.strip().splitlines()[-1])
