@@ -168,6 +168,8 @@ def link(module: Module, env: Env | None = None, reference: Reference | None = N
     """
     schedule = module.schedule
     laid = laid or laid_out(schedule)
+    if unbuilt := {s.kernel for s in schedule.steps if isinstance(s, Launch)} - module.kernels.keys():
+        raise VerifyError("schedule", f"kernels {sorted(unbuilt)} are launched, and not built")
     device, slots, views = laid.device, laid.slots, laid.views
     kernels, numbers = kernel_rows(module)
     sizes = Numbers(schedule.sizes)
@@ -243,12 +245,14 @@ def exact_device(device: torch.device) -> torch.device:
 
 
 def written_inputs(schedule: Schedule) -> set[str]:
-    """Inputs that some step writes to."""
+    """Inputs that some step writes to. Raises VerifyError for a launch that does not match its kernel's params."""
     roots: set[str] = set()
     for step in schedule.steps:
         if isinstance(step, Launch):
-            params = schedule.kernels[step.kernel].params
-            roots |= {root(schedule.buffers, name) for names in step.members() for name, param in zip(names, params, strict=True) if param.mode != "in"}
+            members, params = step.members(), schedule.kernels[step.kernel].params
+            if any(len(names) != len(params) for names in members):
+                raise VerifyError("schedule", f"a launch of {step.kernel} over {members} does not match its kernel's params")
+            roots |= {root(schedule.buffers, name) for names in members for name, param in zip(names, params, strict=True) if param.mode != "in"}
         elif isinstance(step, Extern):
             roots |= {root(schedule.buffers, name) for name in step.mutates}
             roots |= {root(schedule.buffers, name) for name in step.outputs if name and step.out is not None}
@@ -356,7 +360,6 @@ def place_row(schedule: Schedule, slots: Mapping[str, int], step: Place) -> tupl
 
 def launch_row(module: Module, slots: Mapping[str, int], numbers: Mapping[str, int], sizes: Numbers, step: Launch) -> tuple:
     schedule = module.schedule
-    check_launch(module, step.kernel, step.members())
     roots = tuple(slots[root(schedule.buffers, name)] for name in step.buffers)
     kernel, built = schedule.kernels[step.kernel], module.kernels[step.kernel]
     own = tuple(sizes.places[s] for s in kernel.symbols)
@@ -394,18 +397,12 @@ def list_tables(kernel: Kernel, programs: Extent, step: Launch) -> tuple[torch.T
 
 def reference_row(module: Module, slots: Mapping[str, int], sizes: Numbers, name: str, buffers: Sequence[str], own: Sequence[int]) -> tuple:
     schedule = module.schedule
-    check_launch(module, name, (buffers,))
     kernel = schedule.kernels[name]
     roots = tuple(slots[root(schedule.buffers, b)] for b in buffers)
     dtypes = tuple(p.dtype for p in kernel.params)
     elements = tuple(sizes.extent(root_elements(schedule, b, dtype)) for b, dtype in zip(buffers, dtypes, strict=True))
     places = tuple(sizes.places[s] for s in kernel.symbols)
     return ("reference", Member(kernel, tuple(own)) if kernel.is_list else kernel, roots, elements, dtypes, places)
-
-
-def check_launch(module: Module, name: str, members: Sequence[Sequence[str]]) -> None:
-    if name not in module.kernels or any(len(names) != len(module.schedule.kernels[name].params) for names in members):
-        raise VerifyError("schedule", f"a launch of {name} over {members} does not match its kernel's params")
 
 
 def root_elements(schedule: Schedule, name: str, dtype: torch.dtype) -> Extent:
