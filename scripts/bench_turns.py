@@ -65,7 +65,8 @@ def measured(name: str, device: str, rounds: int, mode: str = "default", eagers_
             print(f"{name}: {system} fails: {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
             continue
         steps[system] = step
-    times = max(1, min(1000, int(ROUND / max(seconds_of(steps["eager"], 1, device), 1e-6))))
+    warm = min(seconds_of(steps["eager"], 1, device) for _ in range(WARM))  # the first finds nothing in the caches, which others' steps have filled since
+    times = max(1, min(1000, int(ROUND / max(warm, 1e-6))))
     best = dict.fromkeys(steps, math.inf)
     for _ in range(rounds):
         for system, step in steps.items():

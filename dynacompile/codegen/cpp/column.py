@@ -329,7 +329,7 @@ class Column:
             elif i in self.columns:
                 out.line(f"const auto {n} = get<W>({n}_x + ({at}));")
             else:
-                for line in self.scans.across_lanes(i, at) if self.body[i].name == "scan" else [values.lanes(i)]:
+                for line in self.scans.across_lanes(i, at) if self.body[i].name == "scan" else values.lanes(i):
                     out.line(line)
                 if i in plan.kept:
                     out.line(f"put({n}_tile + s * {plan.tile} + ({at}), {n});")

@@ -159,7 +159,19 @@ class Frame:
         """The r-level scalars and the ops in lanes that `starts` need."""
         needed = [i for i in closure(self.plan.nest, starts, given) if self.body[i].name not in ("constant", "reduce")]
         lane = [i for i in needed if self.plan.deep[i] or self.inside(i)]
-        return [i for i in needed if i not in lane and self.plan.level[i] == "r"], lane
+        used = self.used_in_vectors(starts)
+        return [i for i in needed if i not in lane and self.plan.level[i] == "r"], [i for i in lane if i in used]
+
+    def used_in_vectors(self, starts: list[int]) -> set[int]:
+        """`starts` and what they need, without what scattered stores compute for each lane by themselves."""
+        found: set[int] = set()
+        pending = list(starts)
+        while pending:
+            i = pending.pop()
+            if i not in found:
+                found.add(i)
+                pending += self.values.from_vectors(i) if i in self.values.scattered else needs(self.body[i])
+        return found
 
     def inside(self, i: int) -> bool:
         """Whether op i, without lanes itself, still belongs in the lane loop: a store there of a value that is the same in all lanes."""
@@ -189,4 +201,5 @@ class Frame:
 
     def lane_statements(self, ids: Iterable[int]) -> None:
         for i in ids:
-            self.out.line(self.values.lanes(i))
+            for line in self.values.lanes(i):
+                self.out.line(line)

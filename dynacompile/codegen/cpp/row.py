@@ -217,7 +217,8 @@ class Row:
             if i in self.ready:
                 out.line(f"const auto {values.names[i]} = get<W>({values.names[i]}_row + {base});")
                 continue
-            out.line(self.scans.along_lanes(i) if self.body[i].name == "scan" else values.lanes(i))
+            for line in [self.scans.along_lanes(i)] if self.body[i].name == "scan" else values.lanes(i):
+                out.line(line)
             if i in plan.kept:
                 out.line(f"put({values.names[i]}_row + {base}, {values.names[i]});")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
 
-from dynacompile.codegen.cpp.plan import Plan
+from dynacompile.codegen.cpp.plan import COSTLY, Plan
 from dynacompile.codegen.cpp.render import literal, memory_type, scalar_op, value_type, vector_op
+from dynacompile.ir.body import needs
 from dynacompile.ir.index import Index, Symbol, Var, render
 from dynacompile.ir.loops import Access, Op, Scan
 from dynacompile.ir.schedule import Kernel
@@ -23,6 +25,8 @@ RESERVED = frozenset(
 )
 
 BOUNDS = {"max": "at_least", "min": "at_most"}
+FEW_FOR_A_PLACE = 12  # operations by which a place and its condition are as cheap computed for each lane as taken out of vectors
+FEW_FOR_A_VALUE = 4  # the same of the value that goes there
 
 
 def name_of(op: Op) -> str:
@@ -58,6 +62,7 @@ class Values:
         self.params = {p.name: (p.name + "_" if p.name in RESERVED or p.name in taken else p.name, p.dtype) for p in kernel.params}
         taken |= {name for name, _ in self.params.values()}
         self.names = [self.unused(f"{name_of(op)}_{i}", taken) for i, op in enumerate(self.body)]
+        self.scattered = {i: self.of_each_lane(i) for i, op in enumerate(self.body) if op.name == "store" and self.is_scattered(i)}
 
     @staticmethod
     def unused(name: str, taken: set[str]) -> str:
@@ -129,11 +134,13 @@ class Values:
             return f"{when}{self.element(access)} += {self.use(op.args[0])};"
         return f"{when}{self.element(access)} = memory<{memory_type(self.params[access.buffer][1])}>({self.use(op.args[0])});"
 
-    def lanes(self, i: int) -> str:
-        """The statement for op i in lanes."""
+    def lanes(self, i: int) -> list[str]:
+        """The statements for op i in lanes."""
         op = self.body[i]
+        if i in self.scattered:
+            return self.each_lane(i)
         if op.name == "store":
-            return f"store({self.in_block(i)}, {self.full(op.args[0])}, on);" if i in self.plan.crossed else self.lane_store(op)
+            return [f"store({self.in_block(i)}, {self.full(op.args[0])}, on);" if i in self.plan.crossed else self.lane_store(op)]
         match op.attr:
             case Access() as a if i in self.plan.crossed:
                 text = self.converted(f"load<W>({self.in_block(i)}, on)", op, a)
@@ -146,7 +153,7 @@ class Values:
                 text = f"{BOUNDS[op.name]}({self.full(x)}, {number})"
             case _:
                 text = vector_op(op, [self.use(a) for a in op.args], [self.body[a].dtype for a in op.args], [self.plan.deep[a] for a in op.args])
-        return f"const auto {self.names[i]} = {text};"
+        return [f"const auto {self.names[i]} = {text};"]
 
     def bound(self, op: Op) -> tuple[int, str] | None:
         """The other operand and the number, where one operand of a min or max of floats is a number."""
@@ -178,6 +185,47 @@ class Values:
                 one = f"{self.one(access.mask)} ? {one} : {literal(access.other, compute_dtype(dtype))}"
             text = f"gather{'_bool' if dtype == torch.bool else ''}<W>([&](int l) {{ return {one}; }}, on)"
         return text
+
+    def is_scattered(self, i: int) -> bool:
+        """Whether a store, where it stands in the loop over lanes, writes lane by lane."""
+        return i not in self.plan.crossed and not self.consecutive(self.body[i].attr)  # type: ignore[arg-type]
+
+    def of_each_lane(self, i: int) -> frozenset[int]:
+        """The ops that a scattered store computes for each lane by itself: a scalar that is loaded costs less than one that is taken out of a vector."""
+        op = self.body[i]
+        return self.cheap_for_a_lane(list(op.args), FEW_FOR_A_VALUE) | self.cheap_for_a_lane(needs(replace(op, args=())), FEW_FOR_A_PLACE)
+
+    def cheap_for_a_lane(self, roots: list[int], most: int) -> frozenset[int]:
+        """What `roots` need in lanes; nothing where that is costly, or more than `most` operations."""
+        plan, found, pending = self.plan, set[int](), list(roots)
+        while pending:
+            i = pending.pop()
+            op = self.body[i]
+            if i in found or op.name == "constant" or not plan.deep[i]:
+                continue
+            above = plan.shape == "column" and plan.level[i] == "x"  # may stand in an array over the tile
+            if op.name in COSTLY or op.name in ("reduce", "scan") or i in plan.kept or i in plan.crossed or above:
+                return frozenset()
+            found.add(i)
+            pending += needs(op)
+        return frozenset(found) if len(found) <= most else frozenset()
+
+    def each_lane(self, i: int) -> list[str]:
+        """The statements of a scattered store, with what it computes for each lane l."""
+        lane = self.plan.lane
+        assert lane is not None
+        own = self.scattered[i]
+        one = copy.copy(self)
+        one.names = list(self.names)
+        for j in self.from_vectors(i):
+            one.names[j] = f"({self.names[j]}[l] != 0)" if self.body[j].dtype == torch.bool else f"{self.names[j]}[l]"
+        lines = [*(one.scalar(j) for j in sorted(own)), one.scalar_store(self.body[i])]
+        return [f"each_lane<W>({lane.var.name}, [&](i64 {lane.var.name}, int l) BODY {{", *(f"  {line}" for line in lines), "}, on);"]
+
+    def from_vectors(self, i: int) -> set[int]:
+        """The values in lanes of which a scattered store takes out each lane's."""
+        own = self.scattered[i]
+        return {a for j in (*own, i) for a in needs(self.body[j]) if a not in own and self.plan.deep[a] and self.body[a].name != "constant"}
 
     def block(self, i: int) -> str:
         """The declaration of the block that a crossed op goes through: steps by lanes."""
@@ -218,22 +266,17 @@ class Values:
         return f"iota<W>(({kind})({self.index(index)}), ({kind}){stride})"
 
     def lane_store(self, op: Op) -> str:
+        """Of neighbouring elements."""
         access: Access = op.attr  # type: ignore[assignment]
-        v = op.args[0]
-        if self.consecutive(access):
-            value = self.full(v)
-            if access.added:
-                one_decision = access.mask is None or not self.plan.deep[access.mask]
-                value = f"{self.lane_load(replace(access, mask=None) if one_decision else access)} + {value}"
-            if access.mask is None:
-                return f"store({self.address(access)}, {value}, on);"
-            if not self.plan.deep[access.mask]:
-                return f"if ({self.use(access.mask)}) store({self.address(access)}, {value}, on);"
-            return f"store_if({self.full(access.mask)}, {self.address(access)}, {value}, on);"
-        when = f"if ({self.one(access.mask)}) " if access.mask is not None else ""
+        value = self.full(op.args[0])
         if access.added:
-            return f"each_lane<W>([&](int l) {{ {when}{self.element(access, 'l')} += {self.one(v)}; }}, on);"
-        return f"each_lane<W>([&](int l) {{ {when}{self.element(access, 'l')} = memory<{memory_type(self.params[access.buffer][1])}>({self.one(v)}); }}, on);"
+            one_decision = access.mask is None or not self.plan.deep[access.mask]
+            value = f"{self.lane_load(replace(access, mask=None) if one_decision else access)} + {value}"
+        if access.mask is None:
+            return f"store({self.address(access)}, {value}, on);"
+        if not self.plan.deep[access.mask]:
+            return f"if ({self.use(access.mask)}) store({self.address(access)}, {value}, on);"
+        return f"store_if({self.full(access.mask)}, {self.address(access)}, {value}, on);"
 
     def full(self, i: int) -> str:
         """Value i in lanes."""

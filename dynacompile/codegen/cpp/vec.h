@@ -334,9 +334,13 @@ template <int W, class F, class On> INLINE auto gather_bool(F f, On on) {
   for (int i = 0; i < n; ++i) r[i] = -(i32)f(i);
   return r;
 }
-template <int W, class F, class On> INLINE void each_lane(F f, On on) {
-  const int n = on.template count<W>();
-  for (int i = 0; i < n; ++i) f(i);
+// f(i, 0), f(i + 1, 1), ... for each lane by itself.
+template <int W, class F, class On> INLINE void each_lane(i64 i, F f, On on) {
+  if constexpr (On::all) {
+#pragma GCC unroll 16
+    for (int l = 0; l < W; ++l) f(i + l, l);
+  } else
+    for (int l = 0; l < on.n; ++l) f(i + l, l);
 }
 
 // to[r * to_apart + c] = from[c * from_apart + r], in squares of W x W elements where the compiler has shuffles of vectors (GCC 12, Clang).
