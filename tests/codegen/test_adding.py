@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from dynacompile.codegen.cpp import emit_kernel
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.codegen.triton import emit_kernel as emit_triton
 from dynacompile.errors import VerifyError
@@ -19,6 +20,7 @@ from dynacompile.ir.schedule import Kernel
 from tests.codegen.interpreted import interpret
 from tests.lower.tracing import ENV
 
+from .cpp_running import ENV as CPP
 from .cpp_running import Library
 from .triton_cases import F32, F64, I32, I64, Build
 
@@ -104,6 +106,28 @@ def test_golden(library):
     if os.environ.get("DYNACOMPILE_WRITE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize("name", ["within_rows", "flat"])
+def test_places_that_differ_between_lanes_are_scalars(library, name):
+    """A place, its condition and a cheap value are loaded for each lane; none is taken out of a vector."""
+    inner = library.texts[name].partition("each_lane<W>(")[2].partition("}, on);")[0]
+    assert "value(places[" in inner and "value(values[" in inner and "[l]" not in library.texts[name] and "load<W>(" not in library.texts[name]
+
+
+def test_costly_values_are_computed_in_vectors(library):
+    b = Build("add", (), (5000,))
+    place, v = b.load("places", I64, b.at(1)), b.sin(b.load("values", F32, b.at(1)))
+    b.store("out", F32, Index() + atom(Var(f"%{place}", 100)), v, added=True)
+    text = emit_kernel(b.kernel(), CPP).text
+    inner = text.partition("each_lane<W>(")[2].partition("}, on);")[0]
+    assert "load<W>(values" in text and "value(places[" in inner and f"sin_{v}[l]" in inner
+
+
+def test_steps_that_add_nothing_are_left_out(library):
+    """One decision for all lanes, before anything is computed."""
+    before, found, _ = library.texts["rows"].partition("if (!and_6) continue;")
+    assert found and "each<W>(" not in before
 
 
 def test_text_and_digest_tell_adding_from_storing():

@@ -9,6 +9,7 @@ from dynacompile.codegen.cpp.render import value_type
 from dynacompile.codegen.cpp.scan import Scans, steps_loop
 from dynacompile.errors import VerifyError
 from dynacompile.ir.body import needs
+from dynacompile.ir.loops import Access
 
 CHEAP = ("load", "index", "constant", "reduce", "store")
 BLOCK = 32  # steps whose floats an accumulator takes in one by one: the sums of more are added up with what their own roundings lose
@@ -298,10 +299,16 @@ class Column:
                 out.line(f"put({part}{n} + ({at}), {acc.combine(i, f'{n}_sum', '(' + acc.combine(i, f'{n}_pair[0]', f'{n}_pair[1]') + ')')});")
 
     def needed(self, acc: Accumulators, starts: list[int], lane: list[int]) -> int | None:
-        """A condition on whole steps without which a step adds nothing to any result; None where there is none."""
-        if any(self.body[s].name == "store" for s in starts) or any(i in self.plan.kept for i in lane) or self.scans:
+        """A condition on whole steps without which a step adds nothing to any result, and stores nothing; None where there is none."""
+        if any(i in self.plan.kept for i in lane) or self.scans:
             return None
         found: set[int] = set()
+        for i in starts:
+            access = self.body[i].attr
+            if isinstance(access, Access):
+                if access.mask is None or self.plan.deep[access.mask]:
+                    return None
+                found.add(access.mask)
         for i in acc.reduces:
             op = self.body[self.body[i].args[0]]
             if op.name != "where" or acc.is_place(i) or self.plan.deep[op.args[0]] or self.values.use(op.args[2]) != acc.start(i):

@@ -13,6 +13,7 @@ extern "C" void kernel_rows(void* const* params) {
       const bool le_3 = le(0l, load_0);
       const bool lt_5 = lt(load_0, 9l);
       const bool and_6 = le_3 && lt_5;
+      if (!and_6) continue;
       each<W>(t0, t1, [&](i64 x0, auto on) BODY {
         const auto load_1 = load<W>(values + r0 * 70 + x0, on);
         const auto mul_7 = load_1 * load_1;
