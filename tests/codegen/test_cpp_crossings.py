@@ -66,7 +66,9 @@ def centred(rows: int, columns: int, alone: bool, dtype: torch.dtype = F32) -> K
 CASES = {
     **{f"added_{n}_{m}": lambda n=n, m=m: added(n, m) for n, m in ((16, 16), (17, 131), (64, 64), (67, 130), (300, 33))},
     **{f"added_{dtype}": lambda dtype=dtype: added(70, 90, dtype) for dtype in (F64, BF16, F16, I64, I8)},
-    **{f"compared_{n}_{m}": lambda n=n, m=m: compared(n, m) for n, m in ((40, 50), (128, 80))},
+    **{f"added_in_narrow_strips_{d}": lambda d=d: added(277, 530, d) for d in (F32, F64, BF16, I8)},
+    "added_in_wide_strips": lambda: added(1100, 90),
+    **{f"compared_{n}_{m}": lambda n=n, m=m: compared(n, m) for n, m in ((40, 50), (128, 80), (260, 600))},
     **{f"sums_{n}_{m}_{by}": lambda n=n, m=m, by=by: sums(n, m, by) for n, m in ((40, 50), (130, 700), (1000, 64)) for by in (True, False)},
     **{f"softmax_{n}_{m}": lambda n=n, m=m: softmax_across(n, m) for n, m in ((40, 50), (130, 700))},
     **{f"centred_{n}_{m}{'_alone' * a}": lambda n=n, m=m, a=a: centred(n, m, a) for n, m in ((40, 50), (130, 700), (70, 4000)) for a in (False, True)},
@@ -96,7 +98,7 @@ def test_numbers(library, name):
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_is_gathered(library, name):
     """Vectors are read and written as vectors, none element by element."""
-    assert "transposed<W>(" in library.texts[name]
+    assert "transposed<W>(" in library.texts[name] or "transposed_whole<W" in library.texts[name]
     assert "gather" not in library.texts[name] and "each_lane" not in library.texts[name]
 
 
@@ -111,6 +113,33 @@ def test_a_block_is_transposed_once_for_all_passes(alone):
     assert plan(prepare(centred(1024, 2048, alone).nest)).passes == 3
     assert emit_kernel(centred(1024, 2048, alone), ENV).text.count(read) == 1
     assert emit_kernel(centred(1024, 9000, alone), ENV).text.count(read) == 3
+
+
+def loops_of(kernel: Kernel):
+    return plan(prepare(kernel.nest))
+
+
+@pytest.mark.parametrize("rows,columns,side", [(2048, 1024, 16), (1024, 500, 64), (2048, 2048, 64)], ids=["many lanes", "few lanes", "many pages"])
+def test_transposes_go_along_what_is_stored(rows, columns, side):
+    """A task has a strip of rows of the output; each row goes on where the last block ended."""
+    loops = loops_of(added(rows, columns))
+    assert loops.strips and loops.block == loops.tile == side
+    assert loops.tiles == rows // side
+    text = emit_kernel(added(rows, columns), ENV).text
+    assert text.index("const i64 s0 = ") < text.index("for (i64 t0 = 0") and text.count(f"transposed_whole<W, {side}, {side}>(") == 1
+
+
+def test_transposes_of_few_rows_share_out_columns():
+    loops = loops_of(added(32, 4000))
+    assert not loops.strips and loops.tiles == -(-4000 // 64)
+
+
+def test_more_that_is_crossed_than_not_goes_along_that():
+    b = Build("two", (600, 700))
+    v = b.add_(b.load("x", F32, b.at(1, 600)), b.load("y", F32, b.at(1, 600)))
+    b.store("out", F32, b.at(700, 1), v)
+    loops = loops_of(b.kernel())
+    assert len(loops.crossed) == 2 and not loops.strips
 
 
 def test_axes_below_a_vector_are_gathered():

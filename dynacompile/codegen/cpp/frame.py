@@ -34,8 +34,8 @@ class Frame:
 
     @contextmanager
     def tasks(self, scratch: Iterable[str] = ()) -> Iterator[None]:
-        """The loop over points and tiles: the outer x variables, and t0, t1 of the tile, are in scope. scratch: declarations per thread.
-        Of a list, the loop is over those tasks of a member that a thread has, task0 to task1."""
+        """The loop over points and tiles: the outer x variables, and t0, t1 of the tile, or s0, s1 of the strip, are in scope. scratch: declarations per
+        thread. Of a list, the loop is over those tasks of a member that a thread has, task0 to task1."""
         plan, out = self.plan, self.out
         count = plan.tasks
         threads = plan.listed or (plan.wide and not plan.split and count != 1)
@@ -106,10 +106,11 @@ class Frame:
             decode(out, plan.outer, flat if plan.tiles == 1 else f"task / {plan.tiles}")
         if plan.lane is None or plan.shape == "row":
             return
+        (size, each), at = plan.shared, "s" if plan.strips else "t"
         if plan.tiles == 1:
-            out.line(f"constexpr i64 t0 = 0, t1 = {plan.lane.size};")
+            out.line(f"constexpr i64 {at}0 = 0, {at}1 = {size};")
         else:
-            out.line(f"const i64 t0 = {tile} * {plan.tile}, t1 = t0 + {plan.tile} < {plan.lane.size} ? t0 + {plan.tile} : {plan.lane.size};")
+            out.line(f"const i64 {at}0 = {tile} * {each}, {at}1 = {at}0 + {each} < {size} ? {at}0 + {each} : {size};")
 
     @property
     def has_lengths(self) -> bool:
@@ -134,17 +135,24 @@ class Frame:
     @contextmanager
     def blocks(self, ids: Iterable[int], begin: str, end: str, reverse: bool = False) -> Iterator[tuple[str, str]]:
         """The loop over blocks of steps, where any of the ops `ids` is crossed: what is loaded is transposed before a block's steps, what is stored after
-        them. Gives the first step and the end of those that are to be written inside. reverse: the last block first."""
+        them. Gives the first step and the end of those that are to be written inside. reverse: the last block first. Of a strip, the loop is over tiles,
+        with code for whole blocks, whose sizes are constants in it, and again for others."""
         plan, out, values = self.plan, self.out, self.values
         crossed = [i for i in ids if i in plan.crossed]
         if not crossed:
             yield begin, end
             return
-        if reverse:
+        if plan.strips:
+            out.open(f"for (i64 t0 = 0; t0 < {plan.lane_size}; t0 += {plan.tile})")
+            out.line(f"const i64 t1 = t0 + {plan.tile} < {plan.lane_size} ? t0 + {plan.tile} : {plan.lane_size};")
+            out.open("const auto square = [&](auto rows, auto columns) BODY")
+            out.line("const i64 s1 = s0 + rows, t1 = t0 + columns;")
+        elif reverse:
             out.open(f"for (i64 s0 = {begin} + ({end} - 1 - {begin}) / {plan.block} * {plan.block}; s0 >= {begin}; s0 -= {plan.block})")
         else:
             out.open(f"for (i64 s0 = {begin}; s0 < {end}; s0 += {plan.block})")
-        out.line(f"const i64 s1 = s0 + {plan.block} < {end} ? s0 + {plan.block} : {end};")
+        if not plan.strips:
+            out.line(f"const i64 s1 = s0 + {plan.block} < {end} ? s0 + {plan.block} : {end};")
         for i in crossed:
             out.line(values.block(i))
             if self.body[i].name == "load":
@@ -153,6 +161,10 @@ class Frame:
         for i in crossed:
             if self.body[i].name == "store":
                 out.line(values.block_out(i))
+        if plan.strips:
+            out.close(";")
+            out.line(f"if (s1 - s0 == {plan.block} && t1 - t0 == {plan.tile}) square(Length<{plan.block}>(), Length<{plan.tile}>());")
+            out.line("else square(s1 - s0, t1 - t0);")
         out.close()
 
     def parts(self, starts: list[int], given: set[int]) -> tuple[list[int], list[int]]:

@@ -29,6 +29,10 @@ GRAIN = 32768  # elements of cheap work below which threads cost more than they 
 FEW_TASKS = 16
 BLOCK = 4096  # elements of a row that one set of accumulators takes in
 CROSSING = 64  # elements, each way, of a block of a transpose: whole lines of memory both ways, and the block stays in the first-level cache
+NARROW = WIDEST  # the same where a task goes along lanes that are many: squares that are turned in registers, between lines that are accessed whole
+MANY_LANES = 512
+PAGES = 1024  # of memory that a task's crossed accesses meet, whose addresses the processor has at hand
+PAGE = 4096  # bytes
 CROSSED_BYTES = 32 * 1024  # of all blocks at a time
 ARRAY_BYTES = 24 * 1024  # of accumulators, to stay in the first-level cache
 SCANNED = 4  # elements of an axis whose lanes are worth scans of their own
@@ -62,8 +66,9 @@ class Plan:
     kept: r-level ops that a later pass reads back. tile: elements of a column tile, or of a block of a pointwise lane axis.
     chunk: elements of the lane axis (row over one r axis) or steps over r that a chunk takes in; split: chunks run in parallel.
     weight: cost of one point. listed: the loops are those of one member of a list. crossed: loads and stores that are consecutive along the one axis of
-    `middle` and stride along the lanes: they go through blocks of `block` steps, transposed between memory and the lanes. group: neighbours in the lanes whose
-    accumulators are combined after a pass. What sizes decide here, those of the example decide."""
+    `middle` and stride along the lanes: they go through blocks of `block` steps, transposed between memory and the lanes. strips: a task has a block's
+    steps and goes from tile to tile, else it has a tile and goes from block to block. group: neighbours in the lanes whose accumulators are combined after
+    a pass. What sizes decide here, those of the example decide."""
 
     nest: Nest
     shape: str  # "pointwise" | "row" | "column"
@@ -85,11 +90,12 @@ class Plan:
     listed: bool = False
     crossed: frozenset[int] = frozenset()
     block: int = 0
+    strips: bool = False
     group: int = 1
 
     @property
     def tasks(self) -> Extent:
-        """What threads share out: points and tiles."""
+        """What threads share out: points, and tiles or strips."""
         return extent(self.points * self.tiles)
 
     @property
@@ -144,12 +150,19 @@ class Plan:
         return self.shape == "column" and self.nest.adds and alone and self.points == 1
 
     @property
+    def shared(self) -> tuple[Extent, int]:
+        """What the tasks of a point share, and how much of it each has: steps in strips, or elements in the lanes."""
+        return (self.steps, self.block) if self.strips else (self.lane_size, self.tile)
+
+    @property
     def tiles(self) -> Extent:
+        """The tasks of a point."""
         if self.lane is None or self.shape == "row":
             return 1
-        if type(self.lane.size) is Index:
-            return atom(Symbol("tiles", -(-hint(self.lane.size) // self.tile)))
-        return -(-self.lane.size // self.tile)
+        size, each = self.shared
+        if type(size) is Index:
+            return atom(Symbol("tiles", -(-hint(size) // each)))
+        return -(-size // each)
 
     @property
     def points(self) -> Extent:
@@ -164,8 +177,9 @@ class Plan:
     def definitions(self) -> list[str]:
         """Numbers of the loops that only the call knows."""
         lines = []
-        if type(self.lane_size) is Index and self.shape != "row":
-            lines.append(f"const i64 tiles = ({self.lane_size} + {self.tile - 1}) / {self.tile};")
+        size, each = self.shared
+        if type(size) is Index and self.shape != "row":
+            lines.append(f"const i64 tiles = ({size} + {each - 1}) / {each};")
         total = self.chunk_of
         if type(total) is Index and self.split:
             unit = 4 * WIDEST if self.shape == "row" and not self.middle else 1
@@ -233,11 +247,17 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
         size = replace(size, tile=min(size.tile, 2 * CROSSING))
     if group > 1:
         size = replace(size, tile=round_up(size.tile, lcm(group, WIDEST)))
+    block = crossed_steps(nest, crossed, size.tile)
+    strips = shape == "pointwise" and not listed and lane is not None and in_strips(nest, lane, middle, outer, crossed)
+    if strips and lane is not None:
+        side = NARROW if is_narrow(nest, lane, crossed) else CROSSING
+        size = replace(size, tile=choice.tile or side)
+        block = min(crossed_steps(nest, crossed, size.tile), enough(outer, middle[0], (side, CROSSING // 2, CROSSING // 4)))
     lane_bytes = 8 if wide_values else 4
     wide = work >= GRAIN or any(type(a.size) is Index for a in nest.axes)
     return Plan(
         nest, shape, lane, level, deep, when, passes, kept, outer, middle, size.tile, size.chunk, size.split, wide, lane_bytes, weight, choice, listed,
-        crossed, crossed_steps(nest, crossed, size.tile), group,
+        crossed, block, strips, group,
     )  # fmt: skip
 
 
@@ -303,6 +323,32 @@ def crossed_steps(nest: Nest, crossed: frozenset[int], tile: int) -> int:
     """Steps of a block that all crossed ops together have room for."""
     bytes_of_step = tile * 8 * len(crossed)
     return max(WIDEST, min(CROSSING, CROSSED_BYTES // max(bytes_of_step, 1) // WIDEST * WIDEST))
+
+
+def enough(outer: tuple[Axis, ...], shared: Axis | None, sides: tuple[int, ...]) -> int:
+    """The first of `sides` by which points and blocks of an axis are tasks enough for threads; else the last."""
+    points, length = prod(expected(a.size) for a in outer), 1 if shared is None else expected(shared.size)
+    return next((side for side in sides if points * -(-length // side) >= FEW_TASKS), sides[-1])
+
+
+def in_strips(nest: Nest, lane: Axis, middle: tuple[Axis, ...], outer: tuple[Axis, ...], crossed: frozenset[int]) -> bool:
+    """Whether to go from block to block along the lanes, so that what is not crossed goes on in memory where the last block ended, which gains where it is
+    as much as what is crossed. There have to be strips enough for threads."""
+    straight = [op for op in nest.body if isinstance(op.attr, Access) and op.attr.index.stride(lane.var) == 1]
+    if not crossed or len(straight) < len(crossed):
+        return False
+    points = prod(expected(a.size) for a in outer)
+    strips, tiles = (points * -(-expected(a.size) // NARROW) for a in (*middle, lane))
+    return strips >= min(tiles, FEW_TASKS)
+
+
+def is_narrow(nest: Nest, lane: Axis, crossed: frozenset[int]) -> bool:
+    """Whether strips are as wide as a line of memory: each line that is crossed is then read once and at once. Of few lanes a strip ends too soon; of
+    lanes on more pages than there are translations at hand for, wider strips use each translation for more."""
+    length = expected(lane.size)
+    strides = [nest.body[i].attr.index.stride(lane.var) for i in crossed]  # type: ignore[union-attr]
+    apart = max(min(hint(stride) * nest.body[i].dtype.itemsize, PAGE) for i, stride in zip(crossed, strides, strict=True))  # type: ignore[arg-type]
+    return length >= MANY_LANES and length * apart <= PAGES * PAGE
 
 
 def indirect_by(nest: Nest, i: int, axis: Axis) -> bool:
@@ -468,8 +514,7 @@ def sizes(
     kept_bytes = bytes_kept(nest, kept)
     if shape == "pointwise":
         if middle:
-            tile = next((t for t in (CROSSING, CROSSING // 2) if points * -(-length // t) >= FEW_TASKS), CROSSING // 4)
-            return Sizes(tile, 1, False, False)
+            return Sizes(enough(outer, lane, (CROSSING, CROSSING // 2, CROSSING // 4)), 1, False, False)
         blocks = max(1, min(-(-4 * FEW_TASKS // max(points, 1)), length // 2048))
         return Sizes(round_up(-(-length // blocks), 64), 1, False, False)
     big = work >= GRAIN

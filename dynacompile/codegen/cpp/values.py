@@ -21,7 +21,7 @@ RESERVED = frozenset(
     """all and asm auto bool break case char class const continue default delete do double else enum export extern f16 f32 f64 bf16 false float for friend
     goto i16 i32 i64 i8 if inline int long mutable namespace new not on operator or private protected public register return short signed sizeof static
     struct switch template this true try typedef typename u8 union unsigned using virtual void volatile while xor W l t0 t1 s0 s1 task task0 task1 s c b e a
-    place best chunk chunks columns length tiles params load store gather value memory each get put where max min abs exp log""".split()
+    place best chunk chunks columns rows square length tiles params load store gather value memory each get put where max min abs exp log""".split()
 )
 
 BOUNDS = {"max": "at_least", "min": "at_most"}
@@ -243,11 +243,16 @@ class Values:
 
     def block_in(self, i: int) -> str:
         corner, apart = self.corner(i)
-        return f"transposed<W>({self.names[i]}_block, {self.plan.tile}, {corner}, {apart}, s1 - s0, t1 - t0);"
+        return f"{self.turn}({self.names[i]}_block, {self.plan.tile}, {corner}, {apart}, s1 - s0, t1 - t0);"
 
     def block_out(self, i: int) -> str:
         corner, apart = self.corner(i)
-        return f"transposed<W>({corner}, {apart}, {self.names[i]}_block, {self.plan.tile}, t1 - t0, s1 - s0);"
+        return f"{self.turn}({corner}, {apart}, {self.names[i]}_block, {self.plan.tile}, t1 - t0, s1 - s0);"
+
+    @property
+    def turn(self) -> str:
+        """The function that transposes a block."""
+        return f"transposed_whole<W, {self.plan.block}, {self.plan.tile}>" if self.plan.strips else "transposed<W>"
 
     def in_block(self, i: int) -> str:
         """Where in the block lies what a crossed op accesses."""

@@ -388,6 +388,20 @@ template <int W, class T> OUTLINED void transposed(T* to_, i64 to_apart, const T
     for (r = 0; r < rows; ++r) to[r * to_apart + c] = from[c * from_apart + r];
 }
 
+// The same, without a call where the block is a whole one of Side x Side elements.
+template <int W, int Side, int Other, class T> INLINE void transposed_whole(T* to_, i64 to_apart, const T* from_, i64 from_apart, i64 rows, i64 columns) {
+#ifdef DC_SHUFFLES
+  if (rows == Side && columns == Other) {
+    auto to = (typename Bits<T>::type*)to_;
+    auto from = (const typename Bits<T>::type*)from_;
+    for (int c = 0; c < Other; c += W)
+      for (int r = 0; r < Side; r += W) transposed_square<W>(to + r * to_apart + c, to_apart, from + c * from_apart + r, from_apart);
+    return;
+  }
+#endif
+  transposed<W>(to_, to_apart, from_, from_apart, rows, columns);
+}
+
 // Scratch of a kernel holds values: a mask as i32.
 template <int W, class T> INLINE auto get(const T* p) { return read<W>(p); }
 template <class T, class V> INLINE void put(T* p, V x) { write(p, x); }
