@@ -60,6 +60,11 @@ PLANE = [(R(6, 5),), (R(9, 7),), (R(2, 2),), (R(70, 40),)]
 BOTH = {0: [0, 1]}
 CASES: dict[str, Case] = {
     "bias": (lambda x, b: (x + b).relu() * 2, [(R(6, 8), R(8)), (R(9, 8), R(8)), (R(300, 8), R(8))], {0: [0]}),
+    "strips": (
+        lambda x, y: ((x.t() + y).relu(), (x * 2).t().contiguous()),
+        [(R(600, 700), R(700, 600)), (R(33, 17), R(17, 33)), (R(512, 528), R(528, 512)), (R(5, 900), R(900, 5))],
+        {0: [0, 1], 1: [0, 1]},
+    ),
     "transposed": (lambda x, y: x.tanh() + y.t(), [(R(6, 5), R(5, 6)), (R(9, 4), R(4, 9))], {0: [0, 1], 1: [0, 1]}),
     "sums": (lambda x: (x.sum(0), x.mean(1), x.sum(), x.prod(1)), PLANE, BOTH),
     "variances": (lambda x: (x.var(0), x.std(1), x.var()), PLANE, BOTH),
@@ -129,7 +134,7 @@ def test_native_runtime(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sums", "variances", "extrema", "cat", "norm_grads", "attention_grads", "long_rows", "long_columns", "long_variances", "scalars"]
+    "name", ["sums", "variances", "extrema", "cat", "strips", "norm_grads", "attention_grads", "long_rows", "long_columns", "long_variances", "scalars"]
 )
 def test_kernels(name: str, tmp_path: Path) -> None:
     check_calls(CASES[name], linked(CASES[name], replace(ENV, cache=tmp_path)))
