@@ -4,6 +4,7 @@ answers has an entry, and none has a break."""
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +26,16 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.recording import Recording
 
 MOST_CONDITIONS = 2  # of a frame: each may double its entries
-MOST_OPERATIONS = 12
+MOST_OPERATIONS = 32
 MOST_BYTES = 1 << 20  # of the input: an entry reads it once more
 
 
 class Conditions:
-    """asked: how many conditions on inputs guards ask."""
+    """asked: how many conditions on inputs guards ask. answers: of those that were asked, by the tensor and its version."""
 
     def __init__(self) -> None:
         self.asked = 0
+        self.answers: dict[tuple[torch.fx.Node, int], bool] = {}
 
 
 class Condition:
@@ -47,7 +49,10 @@ class Condition:
         if type(given) not in PLAIN_CLASSES or given.numel() * given.itemsize > MOST_BYTES:  # type: ignore[attr-defined]
             return None
         with of_torch.DisableTorchFunction():  # modes had their say when the steps were recorded
-            return self.holds(given)
+            try:
+                return self.holds(given)
+            except (RuntimeError, IndexError):  # a place outside of a tensor, which the program will meet by itself
+                return None
 
     @torch.no_grad()
     def holds(self, given: object) -> bool:
@@ -68,13 +73,16 @@ def decided(cx: Context, condition: TensorValue) -> bool | None:
     """Whether a tensor of one bool is true, where an input decides that and a guard may ask; else None."""
     if cx.state(TorchModes).autocasts or cx.bodies or cx.state(Settings).changed or condition.fake.numel() != 1:
         return None
+    answers, asking = cx.state(Conditions).answers, (condition.node, cx.recorder.version(condition.fake))
+    if asking in answers:
+        return answers[asking]
     found = operations_of(cx.recorder, condition.node)
     if found is None:
         return None
     placeholder, operations = found
     listed = steps_of(placeholder, operations)
     if placeholder is None:
-        cx.recorder.optional.update(dict.fromkeys(operations))
+        cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
         return bool(cx.guarded_call(Condition(listed).holds, [None], {}))
     if cx.state(Conditions).asked >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
         return None
@@ -89,14 +97,17 @@ def decided(cx: Context, condition: TensorValue) -> bool | None:
     if answer is None:
         return None
     cx.state(Conditions).asked += 1
+    answers[asking] = answer
     cx.recorder.shown.add(storage_of(given.fake))
-    cx.recorder.optional.update(dict.fromkeys(operations))
+    cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
     cx.guard("EQUALS", Applied(given.source, asked, f" in the condition at {cx.site()}"), answer)
     return answer
 
 
 def operations_of(recorder: Recording, node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[torch.fx.Node]] | None:
-    """The one input that a node depends on, None for none, and the operations between them; None where there are more inputs, or operations do more."""
+    """The one input that a node depends on, None for none, and the operations between them, with those that store into what they make; None where there are
+    more inputs, or operations do more."""
+    writes = stores_by_memory(node)
     needed: dict[torch.fx.Node, None] = {}
     work = [node]
     while work:
@@ -104,11 +115,30 @@ def operations_of(recorder: Recording, node: torch.fx.Node) -> tuple[torch.fx.No
         if one not in needed:
             needed[one] = None
             work.extend(one.all_input_nodes)
+            work.extend(writes.get(memory_of(one), ()))
     inputs = [n for n in needed if n.op == "placeholder"]
     operations = [n for n in node.graph.nodes if n in needed and n.op != "placeholder"]
-    if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or not all(is_asked_freely(recorder, n) for n in operations):
+    if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or operations[-1:] != [node] or any(memory_of(n) in writes for n in inputs):
+        return None
+    if not all(is_asked_freely(recorder, n, writes.get(memory_of(n), ())) for n in operations):
         return None
     return next(iter(inputs), None), operations
+
+
+def stores_by_memory(node: torch.fx.Node) -> dict[object, list[torch.fx.Node]]:
+    """The operations of a graph that store into parts of tensors, by the memory that they write."""
+    found: dict[object, list[torch.fx.Node]] = {}
+    for one in node.graph.nodes:
+        if one.target is operator.setitem and isinstance(one.args[0], torch.fx.Node):
+            found.setdefault(memory_of(one.args[0]), []).append(one)
+    found.pop(None, None)
+    return found
+
+
+def memory_of(node: torch.fx.Node) -> object:
+    """What stands for the memory of a result; None where that is no tensor."""
+    value = node.meta.get("val")
+    return storage_of(value) if isinstance(value, torch.Tensor) else None
 
 
 def steps_of(placeholder: torch.fx.Node | None, operations: Sequence[torch.fx.Node]) -> list[tuple[str, Any, tuple, dict[str, Any]]]:
@@ -116,15 +146,20 @@ def steps_of(placeholder: torch.fx.Node | None, operations: Sequence[torch.fx.No
     return [(n.op, n.target, *torch.fx.node.map_arg((n.args, n.kwargs), place.__getitem__)) for n in operations]  # type: ignore[arg-type]
 
 
-def is_asked_freely(recorder: Recording, node: torch.fx.Node) -> bool:
+def is_asked_freely(recorder: Recording, node: torch.fx.Node, stores: Sequence[torch.fx.Node] = ()) -> bool:
     """Whether an operation is one that may run once more: without effects, without random numbers, of sizes that are known, and of a result that nobody
-    has written since."""
+    but `stores` has written since."""
+    if node.target is operator.setitem:
+        return has_known_numbers(node)
     result = node.meta.get("val")
-    if not isinstance(result, torch.Tensor) or recorder.version(result) or not is_of_torch(node.target):
+    if not isinstance(result, torch.Tensor) or recorder.version(result) not in (0, len(stores)) or not is_of_torch(node.target):
         return False
-    sizes = result.shape
-    plain = not any(isinstance(part, (torch.SymInt, torch.SymFloat)) for part in of_torch.tree_leaves((node.args, node.kwargs)))
-    return is_harmless(node) and plain and math.prod(sizes) <= MOST_BYTES and not is_random(node)
+    harmless = is_harmless(node) or node.target is operator.getitem  # at places that are tensors, too
+    return harmless and has_known_numbers(node) and math.prod(result.shape) <= MOST_BYTES and not is_random(node)
+
+
+def has_known_numbers(node: torch.fx.Node) -> bool:
+    return not any(isinstance(part, (torch.SymInt, torch.SymFloat)) for part in of_torch.tree_leaves((node.args, node.kwargs)))
 
 
 def is_random(node: torch.fx.Node) -> bool:

@@ -1,0 +1,97 @@
+"""Branches on what an input decides: each answer has an entry, no graph breaks, and a condition that is asked at many places is asked once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dynacompile
+from dynacompile import events
+
+
+def graph_of_longformer(x, mask):
+    """As longformer's: a mask of numbers is made of one of ints, parts of it are stored anew, and a number that is read from it decides in each layer."""
+    rows = torch.arange(len(mask))[:, None]
+    wide = torch.where(mask.bool()[rows, torch.arange(mask.shape[1])], 0.0, -1e9)
+    inner = wide[:, :]
+    inner[mask == 2] = 1e9
+    is_global = (inner > 0).flatten().any().item()
+    for _ in range(4):
+        x = x.sin()
+        if is_global:
+            x = x + inner.clamp(0, 1)
+    return x
+
+
+def asked_twice(x, mask):
+    found = (mask > 0).any()
+    if found:
+        x = x + 1
+    mask = mask + 1
+    if found:
+        x = x * 2
+    return x, mask
+
+
+def stored_between(x, mask):
+    """The two questions are about other numbers."""
+    own = mask.clone()
+    if (own > 2).any():
+        x = x + 1
+    own[0] = 9
+    if (own > 2).any():
+        x = x * 2
+    return x
+
+
+def stored_after(x, mask):
+    own = mask.clone()
+    is_large = (own > 2).any().item()
+    own[0] = 9
+    return x + 1 if is_large else x + own
+
+
+def changed_otherwise(x, mask):
+    own = mask.clone()
+    own[0] = 9
+    own.mul_(-1)
+    return x + 1 if (own > 2).any().item() else x - 1
+
+
+def at_places(x, mask):
+    """A place of the mask may lie outside, as eager says where the program comes to it."""
+    return x + 1 if x.new_zeros(5, dtype=torch.bool)[mask.long()].any().item() else x - 1
+
+
+WHOLE = {graph_of_longformer: 2, asked_twice: 2, stored_between: 2}  # entries for masks with and without numbers above 2
+MASKS = (torch.tensor([[1, 1, 0], [1, 0, 1]]), torch.tensor([[1, 2, 3], [1, 1, 0]]), torch.tensor([[0, 0, 0], [0, 0, 0]]), torch.tensor([[1, 2, 3], [0, 1, 0]]))
+
+
+@pytest.mark.parametrize("function", [*WHOLE, stored_after, changed_otherwise, at_places], ids=lambda f: f.__name__)
+def test_results_are_eagers_for_every_answer(function):
+    compiled = dynacompile.compile(function, fullgraph=function in WHOLE)
+    for mask in (*MASKS, *MASKS[::-1]):
+        x = torch.randn(mask.shape)
+        mine, theirs = compiled(x, mask.clone()), function(x, mask.clone())
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("function", WHOLE, ids=lambda f: f.__name__)
+def test_an_entry_for_each_answer_and_no_break(function):
+    told = []
+    end = dynacompile.subscribe(lambda e: told.append(e) if isinstance(e, (events.Compiled, events.GraphBroke)) else None)
+    compiled = dynacompile.compile(function, fullgraph=True, dynamic=False)
+    for _ in range(2):
+        for mask in MASKS:
+            compiled(torch.randn(mask.shape), mask.clone())
+    end()
+    assert [type(e) for e in told] == [events.Compiled] * WHOLE[function]
+
+
+def test_a_place_outside_is_eagers_error():
+    compiled = dynacompile.compile(at_places)
+    x = torch.randn(2)
+    torch.testing.assert_close(compiled(x, torch.tensor([1, 4])), x - 1)
+    with pytest.raises(IndexError):
+        compiled(x, torch.tensor([1, 7]))
+    torch.testing.assert_close(compiled(x, torch.tensor([0, 2])), x - 1)
