@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.fuzz.language.conditions import CONDITIONS
 from tests.fuzz.language.expressions import LEAVES, expression
 from tests.fuzz.language.forms import FORMS
 from tests.fuzz.language.functions import ROWS, SIMPLE, function
@@ -19,6 +20,7 @@ WIDER_FROM = 100_000  # seeds from here on have more kinds of statements; the pr
 NAMES_FROM = 1_000_000  # and from here on those of `names.py`
 OBJECTS_FROM = 2_000_000  # and those of `objects.py`
 SHORT_FROM = 3_000_000  # and from here on programs are short, of these alone
+CONDITIONS_FROM = 3_100_000  # and of those of `conditions.py`
 HEAD = """\
 import collections, contextlib, dataclasses, functools
 import torch
@@ -91,7 +93,8 @@ def generate(seed: int) -> Program:
     for first, more, names in ((WIDER_FROM, WIDER, ""), (NAMES_FROM, NAMES, HEAD_OF_NAMES), (OBJECTS_FROM, OBJECTS, HEAD_OF_OBJECTS)):
         if seed >= first:
             rows, head = [*rows, *more], head + names
-    g = Scope(seed, rows if seed < SHORT_FROM else OBJECTS, SIMPLE, FORMS)
+    short = OBJECTS if seed < CONDITIONS_FROM else [*OBJECTS, *CONDITIONS]
+    g = Scope(seed, rows if seed < SHORT_FROM else short, SIMPLE, FORMS)
     pick = g.pick
     g.lines = head.splitlines()
     g.line(f"model = {pick.choice(('Net()', 'Net(2)', 'Net()', 'Chatty()'))}{pick.choice(('', '.eval()', ''))}")
