@@ -102,7 +102,7 @@ def plan(function, *size: int) -> Schedule:
 GRAPHS = {
     "nearest": (lambda x: aten.upsample_nearest2d(x.sin(), [112, 112], 2.0, 2.0).cos(), (8, 32, 56, 56), 1),
     "nearest gradient": (lambda g: aten.upsample_nearest2d_backward(g.sin(), [112, 112], [8, 32, 56, 56], 2.0, 2.0).cos(), (8, 32, 112, 112), 3),
-    "bilinear": (lambda x: aten.upsample_bilinear2d(x.sin(), [112, 112], False, 2.0, 2.0).cos(), (8, 32, 56, 56), 3),
+    "bilinear": (lambda x: aten.upsample_bilinear2d(x.sin(), [112, 112], False, 2.0, 2.0).cos(), (8, 32, 56, 56), 1),
     "bilinear gradient": (lambda g: aten.upsample_bilinear2d_backward(g, [112, 112], [8, 32, 56, 56], False, 2.0, 2.0).cos(), (8, 32, 112, 112), 3),
     "bicubic": (lambda x: aten.upsample_bicubic2d(x, [112, 112], False, 2.0, 2.0).cos(), (8, 32, 56, 56), 3),
     "bicubic gradient": (lambda g: aten.upsample_bicubic2d_backward(g, [112, 112], [8, 32, 56, 56], False, 2.0, 2.0).cos(), (8, 32, 112, 112), 4),
@@ -111,7 +111,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_places_and_factors_are_small_tables_and_the_rest_is_one_kernel(name):
-    """A bicubic gradient takes one dimension after the other."""
+    """Where few kernels would read the tables, there are none. A bicubic gradient takes one dimension after the other."""
     function, size, launches = GRAPHS[name]
     steps = [s for s in plan(function, *size).steps if isinstance(s, (Launch, Extern))]
     assert all(isinstance(s, Launch) for s in steps) and len(steps) == launches
