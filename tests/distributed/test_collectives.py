@@ -6,9 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dynacompile
+from dynacompile.autograd.passes.buckets import bucket_collectives
 from dynacompile.events import GraphBroke, Scheduled
 from dynacompile.ir.loops import Extern
 from dynacompile.ir.schedule import Launch
@@ -203,3 +205,13 @@ def test_a_backward_joins_its_own():
 
     given = torch.ones(4, requires_grad=True), torch.ones(6, requires_grad=True)
     assert joined(function, *given) == {"all_gather_into_tensor_coalesced": 1, "reduce_scatter_tensor_coalesced": 1, "wait_tensor": 4}
+
+
+def test_a_call_comes_before_what_writes_what_it_sends():
+    def function(x, y):
+        first = ops.all_reduce(x, "sum", "0")
+        x.mul_(2)
+        return ops.wait_tensor(first), ops.wait_tensor(ops.all_reduce(y, "sum", "0"))
+
+    graph = bucket_collectives(make_fx(function, tracing_mode="fake")(torch.ones(4), torch.ones(4)).graph, 1 << 20)
+    assert sum(node.target is ops.all_reduce.default for node in graph.nodes) == 2

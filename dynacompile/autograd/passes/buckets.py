@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.fx
 
-from dynacompile.autograd.facts import byte_size, has_effect, is_random
+from dynacompile.autograd.facts import byte_size, has_effect
 from dynacompile.ops.collectives import is_collective, is_wait
 from dynacompile.private import of_torch
 
@@ -58,10 +58,11 @@ def bucket_collectives(graph: torch.fx.Graph, most: int) -> torch.fx.Graph:
 
 
 def is_left(node: Node, bucket: Bucket) -> bool:
-    """Whether a node ends the bucket: another collective begins, or something that has to stay in its place needs a result."""
-    if node.op == "output" or (is_collective(node.target) and not is_wait(node.target)):
-        return True
-    return bucket.needs(node) and not is_wait(node.target) and (has_effect(node) or is_random(node) or writes(node))
+    """Whether a node ends the bucket: another collective begins, something is written, which may be what a call sends, or something that has to stay in its
+    place needs a result."""
+    if is_wait(node.target):
+        return False
+    return node.op == "output" or is_collective(node.target) or writes(node) or (has_effect(node) and bucket.needs(node))
 
 
 def writes(node: Node) -> bool:
@@ -69,13 +70,13 @@ def writes(node: Node) -> bool:
 
 
 def is_small(node: Node, most: int) -> bool:
-    """A collective that can be joined: of one dense tensor of known size."""
+    """A collective that can be joined: of one tensor of known size, which is no complex one, since these are sent as pairs of numbers."""
     if not isinstance(node.target, of_torch.OpOverload) or node.target._schema.name not in JOINED:
         return False
     operand = node.args[0]
     if not isinstance(operand, Node) or not all(isinstance(size, int) for size in operand.meta["val"].shape):
         return False
-    return sent(node) <= most
+    return sent(node) <= most and not dtype(node).is_complex
 
 
 def dtype(node: Node) -> torch.dtype:
