@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 
 import dynacompile
 from dynacompile import events
+from dynacompile.capture.tensors.entry_conditions import Condition, Step
 
 
 def graph_of_longformer(x, mask):
@@ -95,3 +98,29 @@ def test_a_place_outside_is_eagers_error():
     with pytest.raises(IndexError):
         compiled(x, torch.tensor([1, 7]))
     torch.testing.assert_close(compiled(x, torch.tensor([0, 2])), x - 1)
+
+
+def stored_into_a_conversion(x, mask):
+    """Of a mask of bools, the conversion gives the mask itself."""
+    x = x + mask
+    own = mask.to(torch.bool)
+    own[0] = True
+    return x * 2 if own.all() else x * 3
+
+
+def test_a_question_about_another_type_writes_nothing():
+    """An entry is asked of each call, also where its other guards fail: what it stores is stored into no tensor of the caller."""
+    compiled = dynacompile.compile(stored_into_a_conversion, dynamic=False)
+    x = torch.zeros(3)
+    for mask in (torch.tensor([0, 1, 1]), torch.tensor([False, True, True]), torch.tensor([0, 0, 1]), torch.tensor([False, False, True])):
+        mine, theirs = mask.clone(), mask.clone()
+        torch.testing.assert_close(compiled(x, mine), stored_into_a_conversion(x, theirs))
+        assert torch.equal(mine, theirs)
+
+
+def test_a_condition_that_stores_leaves_what_it_is_asked_about():
+    converts = ("call_method", "to", (Step(0), torch.bool), {})
+    steps = [converts, ("call_function", operator.setitem, (Step(1), 0, True), {}), ("call_method", "all", (Step(1),), {})]
+    given = torch.tensor([False, True, True])
+    assert Condition(steps)(given) is True and given.tolist() == [False, True, True]
+    assert Condition(steps)(torch.tensor([False]).expand(3)) is None

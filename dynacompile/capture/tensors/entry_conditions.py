@@ -39,10 +39,12 @@ class Conditions:
 
 
 class Condition:
-    """Computes a tensor of one bool from an input. steps: in order; an argument that is a `Step` stands for what that one gave."""
+    """Computes a tensor of one bool from an input. steps: in order; an argument that is a `Step` stands for what that one gave. stores: whether some step
+    stores into what another one made. It is asked of other inputs, too, of which a conversion may give the input itself: so it works on a copy then."""
 
     def __init__(self, steps: list[tuple[str, Any, tuple, dict[str, Any]]]):
         self.steps = steps
+        self.stores = any(target is operator.setitem for _, target, _, _ in steps)
 
     def __call__(self, given: object) -> bool | None:
         """Whether it holds, as a guard asks; None of what is no plain tensor, whose methods may be the user's, and of one that is long."""
@@ -50,7 +52,10 @@ class Condition:
             return None
         with of_torch.DisableTorchFunction():  # modes had their say when the steps were recorded
             try:
-                return self.holds(given)
+                own: Any = given.clone() if self.stores else given  # type: ignore[attr-defined]
+                if own.stride() != given.stride():  # type: ignore[attr-defined]  # what is a view of the input might be none of the copy
+                    return None
+                return self.holds(own)
             except (RuntimeError, IndexError):  # a place outside of a tensor, which the program will meet by itself
                 return None
 
