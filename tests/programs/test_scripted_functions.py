@@ -39,6 +39,18 @@ with warnings.catch_warnings():
     traced = torch.jit.trace(branching, (torch.ones(3),))
 
 
+def doubled(x):
+    return x * 2
+
+
+def halved(x):
+    return x / 2
+
+
+def helping(x):
+    return doubled(x) + 1
+
+
 def outcome(function, *args, fullgraph=True):
     """What a compiled call gives, and its graph breaks."""
     broke = []
@@ -111,3 +123,19 @@ def test_what_it_is_asked_for():
         return x + 1 if isinstance(shifted, torch.jit.ScriptFunction) and callable(shifted) else x
 
     torch.testing.assert_close(outcome(function, torch.ones(3))[0], torch.full((3,), 2.0))
+
+
+def test_a_function_that_it_calls_is_that_of_when_it_was_made(monkeypatch):
+    script = torch.jit.script(helping)
+
+    def function(x):
+        return script(x)
+
+    x = torch.ones(3)
+    found, broke = outcome(function, x)
+    assert not broke and torch.equal(found, script(x))
+    compiled = dynacompile.compile(function)
+    assert torch.equal(compiled(x), torch.full((3,), 3.0))
+    for other in (halved, torch.jit.script(halved)):
+        monkeypatch.setitem(globals(), "doubled", other)
+        assert torch.equal(script(x), torch.full((3,), 3.0)) and torch.equal(compiled(x), script(x))

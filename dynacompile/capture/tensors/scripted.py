@@ -1,12 +1,16 @@
 """Functions that torch.jit.script made: the Python function that each was made of is followed, with the arguments that the script takes.
 
 A script is checked when it is made: it reads no global numbers, and each of its arguments has a type. Arguments of these types are the same to both; an int
-for a float is converted, as the script does. Lists and classes are left to the script, and so is what torch.jit.trace made: what that computes is what one
-call did, and not what the function says.
+for a float is converted, as the script does. Functions that it calls are those of that time, so none may have been replaced since. Lists and classes are left
+to the script, and so is what torch.jit.trace made: what that computes is what one call did, and not what the function says.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+import re
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +22,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, RefusedValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -73,6 +78,23 @@ def wrap_script(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     own: dict[str, Any] = real.__dict__
     function = own.get("_torchdynamo_inline") if own.get("__name__") == "ScriptFunction" else None  # these names are script's, and not trace's
-    if function is None:
+    if function is None or not calls_what_it_did(real, function):
         return RefusedValue(real, "unknown-function", source, f"{real.name} (ScriptFunction)")
     return ScriptedFunction(real, function, source)
+
+
+def calls_what_it_did(script: Any, function: FunctionType) -> bool:
+    """Whether the functions that a function reads by name are those that its script calls, and theirs likewise. Of what it reads in modules beside torch's
+    that is not known."""
+    known = inspect.getclosurevars(function)
+    for value in (*known.globals.values(), *known.nonlocals.values()):
+        if isinstance(value, ModuleType):
+            if value is not math and value.__name__.partition(".")[0] != torch.__name__:
+                return False
+        elif isinstance(value, (FunctionType, torch.jit.ScriptFunction)) and (value.__module__ or "").partition(".")[0] != torch.__name__:
+            called: Any = value if isinstance(value, torch.jit.ScriptFunction) else of_torch.script_of_function(value)
+            if called is None or not re.search(re.escape(called.qualified_name) + r"(?![\w.])", script.code):
+                return False
+            if isinstance(value, FunctionType) and value is not function and not calls_what_it_did(called, value):
+                return False
+    return True
