@@ -200,7 +200,6 @@ add(
     get_privateuse1_backend_name="torch._C._get_privateuse1_backend_name",
     get_warn_always="torch._C._get_warnAlways",
     jit_internal_is_scripting="torch._jit_internal.is_scripting",
-    script_of_function="torch.jit._state._try_get_jit_cached_function",
     check_with="torch._check_with",
     log_api_usage_once="torch._C._log_api_usage_once",
     lazy_property_and_property="torch.distributions.utils._lazy_property_and_property",
@@ -281,6 +280,11 @@ add(
     aten_flash_attention="torch.ops.aten._scaled_dot_product_flash_attention",
     aten_flash_attention_backward="torch.ops.aten._scaled_dot_product_flash_attention_backward",
     aten_flash_attention_for_cpu="torch.ops.aten._scaled_dot_product_flash_attention_for_cpu",
+)
+add(
+    "the script that torch.jit.script has made of a function",
+    "a graph through functions of torch.jit.script",
+    script_of_function="torch.jit._state._try_get_jit_cached_function",
 )
 add(
     "collectives as operators of a graph",
