@@ -23,7 +23,7 @@ from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.layouts import LAYOUTS, laid_out
 from dynacompile.ir.looks import new_fake
 from dynacompile.ir.pointwise_fakes import pointwise_fake
-from dynacompile.ir.written_operands import Written, written_by
+from dynacompile.ir.written_operands import Written, argument, written_by
 from dynacompile.ops.wrappers import Wrapping
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
@@ -75,8 +75,13 @@ class FakeMode(FakeTensorMode):
         return laid_out(layout, lambda op, *operands, **options: run(op, (), operands, options), made, args)
 
     def _dispatch_impl(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Any) -> Any:
-        """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there."""
+        """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there, and
+        `split` fails along a dimension without elements, whose one part is the whole. `nansum` over no dimensions is over all."""
         run: Any = super()._dispatch_impl
+        if func is SPLIT and args[0].dim() and is_zero(args[0].shape[dim := argument(2, "dim", args, kwargs) or 0]):
+            return [run(torch.ops.aten.slice.Tensor, types, (args[0], dim), {})]
+        if func is torch.ops.aten.nansum.default and len(args) > 1 and not args[1]:
+            args = (args[0], None, *args[2:])
         if func in COMPOSED:
             with self:
                 return run(func, types, args, kwargs)
@@ -90,7 +95,12 @@ COMPOSED = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.aten.v
 """Operations whose rules for fakes call others with no mode on. Torch then looks, at each of these calls, for the mode by the tensors' type, and
 imports torch.distributed.tensor to compare the type with DTensor: 0.2 s and 27,000 objects in the process. The rules give the same with the mode on."""
 
+SPLIT = torch.ops.aten.split.Tensor
 UNIQUE = frozenset({of_torch.aten_unique2, torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default})
+
+
+def is_zero(size: int | torch.SymInt) -> bool:
+    return type(size) is int and size == 0
 
 
 def fake_mode(**settings: Any) -> FakeMode:

@@ -24,6 +24,11 @@ def as_iterated(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Te
     return run(aten.add.Tensor, first, second) if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) else None
 
 
+def as_scaled(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """The first operand times powers of two, which are contiguous whatever the second is."""
+    return run(aten.mul.Tensor, args[0], run(aten.empty_like.default, args[1], memory_format=torch.contiguous_format))
+
+
 def as_first(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
     """Memory like the first operand's, unless the result is reduced."""
     return run(aten.empty_like.default, args[0]) if made.dim() == args[0].dim() else None
@@ -37,6 +42,28 @@ def as_format(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tens
 
 def as_contiguous(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
     return run(aten.empty_like.default, made, memory_format=torch.contiguous_format)
+
+
+def as_format_resized(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """On the CPU, the memory format of the first operand for a result of another size."""
+    x = args[0]
+    return run(aten.empty_like.default, made, memory_format=of_torch.suggest_memory_format(x)) if x.device.type == "cpu" else None
+
+
+def as_rolled(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Along each dimension, two parts that the CPU puts together; without dimensions the elements are rolled in one row."""
+    x, shifts, dims = (*args, ())[:3]
+    if x.device.type != "cpu" or not dims or x.is_contiguous():
+        return None
+    for shift, dim in zip(shifts, dims):
+        size = x.shape[dim]
+        start = (size - shift) % size if size else 0
+        x = run(aten.cat.default, [run(aten.slice.Tensor, x, dim, *part) for part in ((start, size), (0, start))], dim)
+    return x
+
+
+def as_contiguous_on_cpus(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    return as_contiguous(run, made, args) if made.device.type == "cpu" else None
 
 
 LAYOUTS: Mapping[Any, Layout] = {
@@ -63,7 +90,26 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten._batch_norm_with_update_functional.default: as_format,
     aten.channel_shuffle.default: as_format,
     aten.native_channel_shuffle.default: as_format,
+    aten.reflection_pad2d.default: as_format_resized,
+    aten.reflection_pad3d.default: as_format_resized,
+    aten.replication_pad2d.default: as_format_resized,
+    aten.replication_pad3d.default: as_format_resized,
+    aten.max_unpool2d.default: as_format_resized,
+    aten.roll.default: as_rolled,
+    aten.log_sigmoid_forward.default: as_contiguous_on_cpus,
     aten.normal.Tensor_Tensor: as_contiguous,
+    aten.rrelu_with_noise.default: as_contiguous,
+    aten.rrelu_with_noise_functional.default: as_contiguous,
+    aten.nll_loss2d_forward.default: as_contiguous,
+    aten.any.dims: as_contiguous,
+    aten.pow.Scalar: as_contiguous,
+    aten.normal.float_Tensor: as_contiguous,
+    aten.poisson.default: as_contiguous,
+    aten.im2col.default: as_contiguous,
+    aten.isin.Tensor_Scalar: as_contiguous,
+    aten.isin.Tensor_Tensor: as_contiguous,
+    aten.ldexp.Tensor: as_scaled,
+    aten.all.dims: as_contiguous,
 }
 """By operation, what has the strides of its first result; None leaves them as they are."""
 

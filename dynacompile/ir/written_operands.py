@@ -43,9 +43,14 @@ def argument(index: int, name: str, args: Sequence[Any], kwargs: Mapping[str, An
 def written_by(func: Any) -> Written | None:
     """Of an operator; None where it writes no operand."""
     schema = getattr(func, "_schema", None)
-    if schema is None:
+    if schema is None or is_view_of_prims(func):
         return None
     statistics = STATISTICS.get(schema.name, ())
     places = tuple((i, a.name) for i, a in enumerate(schema.arguments) if i in statistics or a.alias_info is not None and a.alias_info.is_write)
     training = next((i for i, a in enumerate(schema.arguments) if a.name == "training"), None) if "batch_norm" in schema.name else None
     return Written(places, training) if places else None
+
+
+def is_view_of_prims(func: Any) -> bool:
+    """Schemas of torch's primitive views say that they write what they are views of."""
+    return func.namespace == "prims" and getattr(getattr(func, "return_type", None), "name", None) == "VIEW"

@@ -18,6 +18,8 @@ from dynacompile.ops.table import Row
 from dynacompile.private import of_torch
 
 IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
+OVER_NONE = frozenset({torch.ops.aten.any.dims, torch.ops.aten.all.dims})
+"""Operations that reduce nothing where the list of dimensions is empty; others reduce all."""
 
 
 def dims_of(node: torch.fx.Node, rank: int) -> tuple[list[int], bool]:
@@ -27,7 +29,7 @@ def dims_of(node: torch.fx.Node, rank: int) -> tuple[list[int], bool]:
     if isinstance(dims, int):
         dims = [dims]
     if not dims:
-        dims = range(rank)
+        dims = () if node.target in OVER_NONE and dims is not None else range(rank)
     return sorted({d % rank for d in dims} if rank else set()), bool(given.get("keepdim", False))
 
 
@@ -56,7 +58,7 @@ class Loops:
 
     def reduced(self, o: Expander, kind: str, value: Value) -> Value:
         if not self.reduces:
-            return o.constant(0, torch.int64) if kind in ("argmax", "argmin") else value
+            return o.constant(0, torch.int64) if kind in ("argmax", "argmin") else from_zero(value) if kind == "sum" else value
         dtype = torch.int64 if kind in ("argmax", "argmin") else value.dtype
         return Value(o, o.body.emit("reduce", (value.id,), dtype, kind), dtype)
 
@@ -66,6 +68,11 @@ class Loops:
     def load_kept(self, o: Expander, buffer: Buffer) -> Value:
         """From a buffer of the result's shape with reduced dimensions of size 1."""
         return self.low.load(o, buffer, strided(self.x_indices, buffer.stride, buffer.offset))
+
+
+def from_zero(value: Value) -> Value:
+    """The sum of one element: it begins at 0, so that of -0 is 0."""
+    return value + 0.0 if value.dtype.is_floating_point or value.dtype.is_complex else value
 
 
 def emit_reduction(

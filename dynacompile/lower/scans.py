@@ -9,7 +9,7 @@ from dynacompile.ir.index import strided
 from dynacompile.ir.loops import Buffer, Scan
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.pointwise import require_element
-from dynacompile.lower.reduction import Loops
+from dynacompile.lower.reduction import Loops, from_zero
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import PLACES, compute_dtype
@@ -37,7 +37,7 @@ class Along:
     def scan(self, kind: str, value: Value, reverse: bool = False, starts: Value | None = None) -> Value:
         o = self.o
         if not self.loops.reduces:
-            return o.constant(0, torch.int64) if kind in PLACES else value
+            return o.constant(0, torch.int64) if kind in PLACES else from_zero(value) if kind in ("sum", "logaddexp") else value
         dtype = value.dtype
         wide = o.cast(value, torch.int32) if dtype in NARROW else value
         args = (wide.id,) if starts is None else (wide.id, starts.id)

@@ -13,7 +13,7 @@ from dynacompile.ir.loops import Buffer
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.extern import used_items
 from dynacompile.lower.pointwise import require_element
-from dynacompile.lower.reduction import Loops
+from dynacompile.lower.reduction import Loops, from_zero
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import Row
@@ -128,7 +128,7 @@ def lower_avg_pool(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     o = low.expander(val.dtype)
     total = count = None
     for value, mask, _ in window.elements(o, out, 0.0):
-        total = value if total is None else total + value
+        total = from_zero(value) if total is None else total + value
         one = o.constant(1.0) if mask is None else o.cast(mask, o.compute)
         count = one if count is None else count + one
     assert total is not None and count is not None

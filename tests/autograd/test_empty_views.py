@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import dynacompile
 from tests.checking import check
 
 
@@ -28,3 +29,11 @@ def made_again(x):
 @pytest.mark.parametrize("grad", [False, True])
 def test_expanded_views_of_nothing(fn, grad):
     check(fn, torch.empty(0, 5, requires_grad=grad), backward=False)
+
+
+@pytest.mark.parametrize("parts", [lambda x: x.split(2, 1), lambda x: x.split(1, -2), lambda x: x.transpose(0, 1).split(3), lambda x: x.chunk(2, 1)])
+def test_parts_along_a_dimension_without_elements(parts):
+    """Torch 2.11 has a rule for fakes that fails there."""
+    x = torch.rand(4, 0, 3)
+    got, expected = dynacompile.compile(parts, fullgraph=True, isolate_recompiles=True)(x), parts(x)
+    assert [t.shape for t in got] == [t.shape for t in expected]

@@ -138,3 +138,17 @@ def test_data_that_is_written_in_inference_mode(first):
         for tensor in tensors[first:] + tensors[:first]:
             assert compiled(tensor).tolist() == [3.0] * 3
     assert normal._version == 0
+
+
+def test_views_that_a_rule_for_fakes_composes_write_nothing():
+    """A window over no elements, laid out as a row: torch's rule makes it by a primitive view, whose schema says that it writes."""
+
+    def windows(x):
+        empty = x.clone().unfold(0, 0, 1)
+        copied = empty.clone()
+        copied.zero_()
+        return empty.reshape(-1), copied
+
+    compiled = dynacompile.compile(windows, fullgraph=True)
+    for got, expected in zip(compiled(torch.rand(4, 5)), windows(torch.rand(4, 5)), strict=True):
+        assert got.shape == expected.shape

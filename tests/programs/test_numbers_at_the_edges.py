@@ -178,3 +178,28 @@ def test_masks_of_constants(flags, tmp_path):
     environment = {**os.environ, "DYNACOMPILE_CACHE_DIR": str(tmp_path)}
     done = forked.run(forked.TORCH, "-c", MASKS.replace("FLAGS", flags), env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
+
+
+ONE_ELEMENT = {
+    "sum": lambda z: z.sum(1),
+    "sum of all": lambda z: z[:1].sum(),
+    "mean": lambda z: z.mean(1),
+    "running sum": lambda z: z.cumsum(1),
+    "running logarithm of a sum": lambda z: z.logcumsumexp(1),
+    "sum without NaN": lambda z: z.nansum(1),
+    "average in windows": lambda z: F.avg_pool1d(z, 1),
+    "average of parts": lambda z: F.adaptive_avg_pool1d(z, 1),
+    "average in windows of several": lambda z: F.avg_pool2d(z.expand(3, 2)[None], 2, 1),
+    "einsum": lambda z: torch.einsum("ij->i", z),
+    "product": lambda z: z.prod(1),
+}
+
+
+@pytest.mark.parametrize("reference", [False, True], ids=["built", "interpreted"])
+@pytest.mark.parametrize("name", ONE_ELEMENT)
+def test_sums_of_one_element_begin_at_zero(name, reference):
+    """The sign of -0 is seen by copysign, atan2 and division."""
+    z = torch.zeros(3, 1)
+    expected = ONE_ELEMENT[name](-z)
+    got = dynacompile.compile(lambda z: ONE_ELEMENT[name](-z), fullgraph=True, isolate_recompiles=True, options={"reference": reference})(z)
+    assert torch.equal(got.signbit(), expected.signbit())
