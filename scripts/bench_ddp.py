@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node 2 scripts/bench_ddp.py [--levels eager,ours,...] [--steps 20]: each rank trains GPT-2 small in bfloat16 (autocast, fused AdamW)
 by itself, then under DDP. Levels: eager; torch (torch.compile over DDP, whose optimizer cuts the graph at buckets); ours; ours-one-node (gradients leave
-at the end).
+at the end); ours:BYTES (in groups of at least so many bytes).
 Exposed is the time of a step in which a kernel of NCCL runs and no other kernel does. first: seconds of the first step, compiles included.
 `--tiny --device cpu` runs a small model over gloo, to see that the script works.
 """
@@ -37,6 +37,8 @@ def compiled(level: str, model: nn.Module) -> nn.Module:
         return dynacompile.compile(model)
     if level == "ours-one-node":
         return dynacompile.compile(model, options={"gradient_bytes": 0})
+    if level.startswith("ours:"):
+        return dynacompile.compile(model, options={"gradient_bytes": int(level.partition(":")[2])})
     return model
 
 
@@ -122,7 +124,8 @@ def measure(level: str, device: torch.device, args: argparse.Namespace) -> None:
             training.step()
         dist.barrier()
         took = timed(training.step, args.steps, device)
-        text = f"{level:14} {'2 ranks' if together else 'alone':8} first {first:6.1f} s  step {took:8.2f} ms  loss {training.loss.item():.4f}"
+        ranks = f"{dist.get_world_size()} ranks" if together else "alone"
+        text = f"{level:14} {ranks:8} first {first:6.1f} s  step {took:8.2f} ms  loss {training.loss.item():.4f}"
         if together and device.type == "cuda":
             whole, exposed = communication(training.step, 3)
             text += f"  communication {whole:6.2f} ms, exposed {exposed:6.2f} ms"

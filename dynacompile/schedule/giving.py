@@ -13,7 +13,7 @@ from dynacompile.ir.loops import Buffer, Extern, root
 from dynacompile.ir.schedule import Free, Give, Launch, Reuse, Schedule, Step, memory_bytes
 from dynacompile.schedule.memory import lends
 
-MOST = 32  # stops of a program, about
+MOST = 8  # stops of a program, about
 
 
 def give_early(plan: Schedule, early: Collection[int], least: int) -> Schedule:

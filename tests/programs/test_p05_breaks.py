@@ -1,9 +1,12 @@
 """Graph breaks: N breaks make N+1 graphs, and nothing runs twice."""
 
+import types
+
 import pytest
 import torch
 
 import dynacompile
+from dynacompile.events import Compiled
 from tests.checking import check
 
 
@@ -136,3 +139,25 @@ def test_fullgraph_names_the_break():
     with pytest.raises(dynacompile.exc.Unsupported, match="print") as error:
         dynacompile.compile(prints, fullgraph=True)(arg())
     assert __file__ in str(error.value)
+
+
+def test_closures_that_python_calls_may_be_made_anew():
+    """As context parallelism puts another function in the place of attention in each step."""
+    home = types.ModuleType("torch.distributed.made_anew")
+    exec("def make(k):\n    def added(x):\n        return x + k\n    return added\n", home.__dict__)
+    made = [home.make(k) for k in range(4)]
+    held = types.SimpleNamespace(now=made[0])
+
+    def through(x):
+        return held.now(x * 2) * 3, held.now is made[0]
+
+    compiled = dynacompile.compile(through)
+    compiles: list[object] = []
+    end = dynacompile.subscribe(lambda event: compiles.append(event) if isinstance(event, Compiled) else None)
+    x = torch.rand(3)
+    for added in made:
+        held.now = added
+        got, expected = compiled(x), through(x)
+        assert torch.equal(got[0], expected[0]) and got[1] is expected[1]
+    end()
+    assert len(compiles) <= 4, "one entry for each graph, and one more for whether it is that function"

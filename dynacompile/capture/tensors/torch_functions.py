@@ -31,7 +31,7 @@ from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.errors import Unsupported
-from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.guard_facts import function_facts, identity
 from dynacompile.ir.namespaces import class_lookup, defines
 from dynacompile.ir.source import Attr, Constant, Source
 from dynacompile.markers import AFTER_GRAPH, ALLOWED, graph_break, is_compiling
@@ -300,9 +300,13 @@ def special_function(cx: Context, real: types.FunctionType, source: Source) -> V
         return NumpyFunction(real, source)
     code = "disabled" if home == "torch._compile" and refusal(module) is None else refusal(module) or refusal(home)
     if code is not None:
-        cx.guard("ID", source, identity(real))
         if is_question(real, code):
+            cx.guard("ID", source, identity(real))
             return BuiltinValue(real, question_row(real, code), source)
+        if real.__closure__:  # made anew by who puts it there, as by each block of context parallelism: Python calls it, whichever it is
+            cx.guard("FUNCTION", source, function_facts(real, cx.root_scope.table))
+        else:
+            cx.guard("ID", source, identity(real))
         return RefusedValue(real, code, source) if kept_in_python(real) is None else OptimizerStep(real, code, source)
     return None
 
