@@ -161,3 +161,25 @@ def test_closures_that_python_calls_may_be_made_anew():
         assert torch.equal(got[0], expected[0]) and got[1] is expected[1]
     end()
     assert len(compiles) <= 4, "one entry for each graph, and one more for whether it is that function"
+
+
+class Attention(torch.nn.Module):
+    def forward(self, x):
+        y = x * 2
+        return torch.nn.functional.scaled_dot_product_attention(y, y, y) + 1
+
+
+def test_a_function_of_torch_may_be_replaced_anew(monkeypatch):
+    home = types.ModuleType("torch.distributed.replaces")
+    exec("def around(f):\n    def inner(*args):\n        return f(*args)\n    return inner\n", home.__dict__)
+    real, x = torch.nn.functional.scaled_dot_product_attention, torch.rand(1, 2, 3, 4)
+    model = torch.nn.Sequential(Attention(), Attention())
+    compiled, expected, counts = dynacompile.compile(model), model(x), []
+    compiles: list[object] = []
+    end = dynacompile.subscribe(lambda event: compiles.append(event) if isinstance(event, Compiled) else None)
+    for _ in range(3):
+        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", home.around(real))
+        torch.testing.assert_close(compiled(x), expected)
+        counts.append(len(compiles))
+    end()
+    assert counts[0] == counts[-1], counts

@@ -44,7 +44,7 @@ class PythonModuleValue(Value):
             found = getattr(self.real, name)
             if name not in self.real.__dict__ and is_constant_object(found):
                 return cx.flag(f"{self.real.__name__}.{name}", functools.partial(getattr, self.real, name))
-            if name in self.real.__dict__ and not isinstance(self.source, Constant):
+            if name in self.real.__dict__ and (not isinstance(self.source, Constant) or is_put_there(found, name, self.real)):
                 return cx.wrap(found, DictAttr(self.source, name))
             if name in self.real.__dict__:
                 cx.names.of_dict(self.real.__dict__, self.real.__name__, name)
@@ -78,3 +78,8 @@ class PythonModuleValue(Value):
 def wrap_python_module(cx: Context, real: types.ModuleType, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
     return PythonModuleValue(real, source)
+
+
+def is_put_there(found: object, name: str, module: types.ModuleType) -> bool:
+    """Whether a closure stands in a module in the place of a function of its own. Who puts it there may do so anew in each step."""
+    return isinstance(found, types.FunctionType) and bool(found.__closure__) and found.__name__ != name and found.__module__ != module.__name__
