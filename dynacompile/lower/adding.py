@@ -15,9 +15,9 @@ import torch
 import torch.fx
 
 from dynacompile.ir.index import Extent, Index, Var, atom, hint, strided
-from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Ref
+from dynacompile.ir.loops import Access, Axis, Buffer, Nest
 from dynacompile.lower.context import Lowering, arguments, geometry, origin
-from dynacompile.lower.indexing import INTEGERS, indirect, place
+from dynacompile.lower.indexing import FEWEST, INTEGERS, check_places, indirect, place, positive
 from dynacompile.lower.pointwise import require_element
 from dynacompile.lower.reduction import Loops
 from dynacompile.lower.values import Expander, Value
@@ -27,7 +27,6 @@ from dynacompile.ops.table import Row
 from dynacompile.private import of_torch
 
 aten = torch.ops.aten
-FEWEST = 1024  # points below which ATen's op costs less than the kernels that take its place
 SUMMED = frozenset({torch.float32, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 """ATen's kernels round sums of halves in ways of their own, so those stay calls."""
 ATOMIC = frozenset({torch.float32, torch.float64, torch.int64, torch.int32})  # of which GPUs have atomic sums
@@ -133,38 +132,10 @@ class Adding:
             value = self.low.load(o, self.start, strided(loops.output, self.start.stride, self.start.offset)) + value
         self.low.finish(o, value, self.out, loops.axes, loops.output, self.node)
 
-    def check(self, buffer: Buffer, size: Extent, dim: int, op: of_torch.OpOverload) -> None:
-        """Raises what eager raises where a place lies outside of a dimension: `op` looks up the least and the greatest place in memory of that size,
-        before anything is added. The nest itself adds nothing there. Nothing on GPUs."""
-        if self.atomic:
-            return
-        low = self.low
-        bounds = low.add_temp(low.fresh(f"{self.node.name}_bounds"), torch.int64, buffer.device, (2,))
-        kept = [(n, s) for n, s in zip(buffer.size, buffer.stride, strict=True) if s != 0 and n != 1]
-        axes, indices = low.axes(tuple(n for n, _ in kept), "r")
-        o = low.expander(torch.int64)
-        at = o.cast(low.load(o, buffer, place(tuple(s for _, s in kept), buffer.offset, list(indices))), torch.int64)
-        found = [o.body.emit("reduce", (at.id,), torch.int64, kind) if axes else at.id for kind in ("min", "max")]
-        for position, one in enumerate(found):
-            o.body.store(one, bounds.name, Index() + position)
-        low.steps.append(Nest(bounds.name, axes, tuple(o.body.ops), (origin(self.node),)))
-        before = (1,) * dim if op is not aten.index_select.default else ()
-        like = low.add_view(low.fresh(f"{self.node.name}_like"), bounds, (*before, size), (0,) * (len(before) + 1), 0)
-        places = bounds
-        if op is aten.gather.default and before:
-            places = low.add_view(low.fresh(f"{self.node.name}_places"), bounds, (*before, 2), (*(2 for _ in before), 1), 0)
-        args: tuple = (Ref(like.name), len(before), Ref(places.name))
-        if op is aten.index.Tensor:
-            args = (Ref(like.name), (*(None for _ in before), Ref(bounds.name)))
-        name = low.fresh(f"{self.node.name}_checked")
-        low.steps.append(Extern(name, op, args, {}, (None,), origins=(origin(self.node),)))
-
-
-def positive(n: Extent) -> bool:
-    if type(n) is not Index:
-        return hint(n) > 0
-    lowest, _ = n.bounds()
-    return lowest is not None and lowest > 0
+    def check(self, places: object, size: Extent, dim: int, op: of_torch.OpOverload) -> None:
+        """Raises what eager raises where a place lies outside, before anything is added. The nest itself adds nothing there. Nothing on GPUs."""
+        if not self.atomic:
+            check_places(self.low, self.node, places, size, dim, op)
 
 
 def lower_index_add(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -177,7 +148,7 @@ def lower_index_add(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     index = low.buffer_of(given["index"])
     adding.starts_as(given["self"])
     scatters = len(size) > 1 and dim in (0, len(size) - 1) and given["alpha"] == 1  # what eager does then has an error of its own
-    adding.check(index, adding.out.size[dim], dim, aten.gather.default if scatters else aten.index_select.default)
+    adding.check(given["index"], adding.out.size[dim], dim, aten.gather.default if scatters else aten.index_select.default)
     at = adding.positions(index, [adding.points[dim]] if index.size else [])
     value = adding.value()
     if given["alpha"] != 1:
@@ -195,7 +166,7 @@ def lower_scatter_add(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     dim = given["dim"] % len(index.size)
     adding = Adding(low, node, index.size, [dim], given["src"])
     adding.starts_as(given["self"])
-    adding.check(index, adding.out.size[dim], dim, aten.gather.default)
+    adding.check(given["index"], adding.out.size[dim], dim, aten.gather.default)
     at = adding.positions(index, adding.points)
     value = adding.value()
     adding.add(value, with_place(adding.points, dim, indirect(at, adding.out.size[dim])), adding.inside(at, adding.out.size[dim]))
@@ -219,7 +190,7 @@ def lower_index_put(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     adding = Adding(low, node, size, along, given["values"])
     adding.starts_as(given["self"])
     for d in where:
-        adding.check(low.buffer_of(places[d]), into.size[d], d, aten.index.Tensor)
+        adding.check(places[d], into.size[d], d, aten.index.Tensor)
     rest = iter(adding.points[:front] + adding.points[front + len(shared) :])
     indices: list[Index] = []
     when: list[Value | None] = []

@@ -5,14 +5,18 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from dynacompile.ir.index import Extent, Index, Var, atom
-from dynacompile.lower.context import Lowering, arguments
+from dynacompile.ir.index import Extent, Index, Var, atom, hint
+from dynacompile.ir.loops import Buffer, Extern, Nest, Ref
+from dynacompile.lower.context import Lowering, arguments, origin
 from dynacompile.lower.movement import Move
 from dynacompile.lower.values import Value
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import Row
+from dynacompile.private import of_torch
 
+aten = torch.ops.aten
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+FEWEST = 1024  # points below which ATen's op costs less than the kernels that take its place on CPUs, a check of the places among them
 
 
 def indirect(value: Value, size: Extent) -> Index:
@@ -20,21 +24,76 @@ def indirect(value: Value, size: Extent) -> Index:
     return atom(Var(f"%{value.id}", size))
 
 
-def load_position(move: Move, arg: object, indices: list[Index]) -> Value:
-    """The int64 element of an index tensor.
+class Reads(Move):
+    """A nest that reads at places. On CPUs eager raises for a place outside: there a step before checks the places, and the nest needs what it gives, so that
+    nothing is read before. On GPUs it is a device assertion, and we rely on it."""
 
-    On the CPU eager raises for a position beyond the end, so there ATen's op is called; on CUDA it is a device assertion, and we rely on it.
-    """
-    buffer = move.source(arg)
-    if buffer.dtype not in INTEGERS or raises(buffer.device):
-        raise NotCovered
-    value = move.low.load(move.o, buffer, place(buffer.stride, buffer.offset, indices))
-    return move.o.cast(value, torch.int64)
+    def __init__(self, low: Lowering, node: torch.fx.Node):
+        super().__init__(low, node)
+        self.raises = raises(self.out.device)
+        points = 1
+        for n in self.out.size:
+            points *= hint(n)
+        if self.raises and (points < FEWEST or not all(map(positive, self.out.size))):
+            raise NotCovered
+
+    def place(self, arg: object, indices: list[Index], size: Extent, dim: int, op: of_torch.OpOverload, wraps: bool = False) -> Index:
+        """The element of an index tensor as a place in a dimension of `size` elements, of which negative ones count from the end where it wraps. op: see
+        `check_places`."""
+        low, o, buffer = self.low, self.o, self.source(arg)
+        if buffer.dtype not in INTEGERS or (self.raises and not positive(size)):
+            raise NotCovered
+        at = o.cast(low.load(o, buffer, place(buffer.stride, buffer.offset, indices)), torch.int64)
+        at = o.select(at < 0, at + size, at) if wraps else at
+        if self.raises:
+            at = at + low.load(o, low.buffers[check_places(low, self.node, arg, size, dim, op)], Index())
+        return indirect(at, size)
 
 
 def raises(device: torch.device) -> bool:
     """Whether eager raises there for a position beyond the end."""
     return device.type == "cpu"
+
+
+def positive(n: Extent) -> bool:
+    if type(n) is not Index:
+        return hint(n) > 0
+    lowest, _ = n.bounds()
+    return lowest is not None and lowest > 0
+
+
+def check_places(low: Lowering, node: torch.fx.Node, places: object, size: Extent, dim: int, op: of_torch.OpOverload) -> str:
+    """Raises what eager raises where a place of the tensor `places` lies outside of a dimension: `op` looks up the least and the greatest place in memory of
+    that size, all of it one zero. Gives the buffer of what is found: who adds that zero to a place runs after the check. Places that were checked before are
+    not checked again."""
+    key = (places, size, dim, op)
+    at_step, found = low.checked.get(key, (-1, None))
+    if found is not None and low.steps[at_step : at_step + 1] == [found]:
+        return str(found.outputs[0])
+    buffer = low.buffer_of(places)
+    bounds = low.add_temp(low.fresh(f"{node.name}_bounds"), torch.int64, buffer.device, (3,))
+    kept = [(n, s) for n, s in zip(buffer.size, buffer.stride, strict=True) if s != 0 and n != 1]
+    axes, indices = low.axes(tuple(n for n, _ in kept), "r")
+    o = low.expander(torch.int64)
+    at = o.cast(low.load(o, buffer, place(tuple(s for _, s in kept), buffer.offset, list(indices))), torch.int64)
+    least, greatest = [o.body.emit("reduce", (at.id,), torch.int64, kind) if axes else at.id for kind in ("min", "max")]
+    for position, one in enumerate((least, greatest, o.constant(0).id)):
+        o.body.store(one, bounds.name, Index() + position)
+    low.steps.append(Nest(bounds.name, axes, tuple(o.body.ops), (origin(node),)))
+    before = (1,) * dim if op is not aten.index_select.default else ()
+    zeros = low.add_view(low.fresh(f"{node.name}_zeros"), bounds, (*before, size), (0,) * (len(before) + 1), 2)
+    two = low.add_view(low.fresh(f"{node.name}_places"), bounds, (2,), (1,), 0)
+    if op is aten.gather.default:
+        two = low.add_view(two.name, bounds, (*before, 2), (*(2 for _ in before), 1), 0)
+    name = low.fresh(f"{node.name}_checked")
+    low.buffers[name] = Buffer(name, torch.int64, buffer.device, (*before, 2), (*(2 for _ in before), 1), "extern")
+    args: tuple = (Ref(zeros.name), len(before), Ref(two.name))
+    if op is aten.index.Tensor:
+        args = (Ref(zeros.name), (*(None for _ in before), Ref(two.name)))
+    check = Extern(name, op, args, {}, (name,), origins=(origin(node),))
+    low.checked[key] = (len(low.steps), check)
+    low.steps.append(check)
+    return name
 
 
 def place(stride: tuple[Extent, ...], offset: Extent, indices: list[Index]) -> Index:
@@ -46,32 +105,33 @@ def place(stride: tuple[Extent, ...], offset: Extent, indices: list[Index]) -> I
 
 def lower_index_select(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     given = arguments(node)
-    move = Move(low, node)
-    read = move.source(given["self"])
-    if not read.size:
+    reads = Reads(low, node)
+    table = reads.source(given["self"])
+    if not table.size:
         raise NotCovered
-    dim = given["dim"] % len(read.size)
-    at = load_position(move, given["index"], [move.indices[dim]] if low.buffer_of(given["index"]).size else [])
-    move.done(move.load(read, [*move.indices[:dim], indirect(at, read.size[dim]), *move.indices[dim + 1 :]]))
+    dim = given["dim"] % len(table.size)
+    where = [reads.indices[dim]] if low.buffer_of(given["index"]).size else []
+    at = reads.place(given["index"], where, table.size[dim], dim, aten.index_select.default)
+    reads.done(reads.load(table, [*reads.indices[:dim], at, *reads.indices[dim + 1 :]]))
 
 
 def lower_gather(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     given = arguments(node)
-    move = Move(low, node)
-    read = move.source(given["self"])
-    if not read.size:
+    reads = Reads(low, node)
+    table = reads.source(given["self"])
+    if not table.size:
         raise NotCovered
-    dim = given["dim"] % len(read.size)
-    at = load_position(move, given["index"], move.indices)
-    move.done(move.load(read, [indirect(at, read.size[dim]) if d == dim else i for d, i in enumerate(move.indices)]))
+    dim = given["dim"] % len(table.size)
+    at = reads.place(given["index"], reads.indices, table.size[dim], dim, aten.gather.default)
+    reads.done(reads.load(table, [at if d == dim else i for d, i in enumerate(reads.indices)]))
 
 
 def lower_embedding(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     weight, positions = node.args[:2]
-    move = Move(low, node)
-    at = load_position(move, positions, move.indices[:-1])
-    read = move.source(weight)
-    move.done(move.load(read, [indirect(at, read.size[0]), move.indices[-1]]))
+    reads = Reads(low, node)
+    table = reads.source(weight)
+    at = reads.place(positions, reads.indices[:-1], table.size[0], 0, aten.index_select.default)
+    reads.done(reads.load(table, [at, reads.indices[-1]]))
 
 
 def lower_index(low: Lowering, node: torch.fx.Node, row: Row) -> None:
@@ -79,25 +139,23 @@ def lower_index(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     given = arguments(node)["indices"]
     if any(g is not None and low.buffer_of(g).dtype not in INTEGERS for g in given):
         raise NotCovered
-    move = Move(low, node)
-    read = move.source(node.args[0])
+    reads = Reads(low, node)
+    table = reads.source(node.args[0])
     where = [d for d, g in enumerate(given) if g is not None]
-    if not where or not read.size:
+    if not where or not table.size:
         raise NotCovered
     rank = max(len(low.buffer_of(given[d]).size) for d in where)
     adjacent = where == list(range(where[0], where[-1] + 1))
     front = where[0] if adjacent else 0
-    shared = move.indices[front : front + rank]
-    rest = iter(move.indices[:front] + move.indices[front + rank :])
+    shared = reads.indices[front : front + rank]
+    rest = iter(reads.indices[:front] + reads.indices[front + rank :])
     indices: list[Index] = []
-    for d, n in enumerate(read.size):
+    for d, n in enumerate(table.size):
         g = given[d] if d < len(given) else None
         if g is None:
             indices.append(next(rest))
             continue
         size = low.buffer_of(g).size
         own = [Index() if m == 1 else i for m, i in zip(size, shared[rank - len(size) :], strict=True)]
-        at = load_position(move, g, own)
-        at = move.o.select(at < 0, at + n, at)
-        indices.append(indirect(at, n))
-    move.done(move.load(read, indices))
+        indices.append(reads.place(g, own, n, d, aten.index.Tensor, wraps=True))
+    reads.done(reads.load(table, indices))

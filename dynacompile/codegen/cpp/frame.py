@@ -175,14 +175,14 @@ class Frame:
         return [i for i in needed if i not in lane and self.plan.level[i] == "r"], [i for i in lane if i in used]
 
     def used_in_vectors(self, starts: list[int]) -> set[int]:
-        """`starts` and what they need, without what scattered stores compute for each lane by themselves."""
+        """`starts` and what they need, without what stores and loads at places compute for each lane by themselves."""
         found: set[int] = set()
         pending = list(starts)
         while pending:
             i = pending.pop()
             if i not in found:
                 found.add(i)
-                pending += self.values.from_vectors(i) if i in self.values.scattered else needs(self.body[i])
+                pending += self.values.from_vectors(i) if i in self.values.by_lane else needs(self.body[i])
         return found
 
     def inside(self, i: int) -> bool:

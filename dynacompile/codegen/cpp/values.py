@@ -62,7 +62,7 @@ class Values:
         self.params = {p.name: (p.name + "_" if p.name in RESERVED or p.name in taken else p.name, p.dtype) for p in kernel.params}
         taken |= {name for name, _ in self.params.values()}
         self.names = [self.unused(f"{name_of(op)}_{i}", taken) for i, op in enumerate(self.body)]
-        self.scattered = {i: self.of_each_lane(i) for i, op in enumerate(self.body) if op.name == "store" and self.is_scattered(i)}
+        self.by_lane = {i: own for i in range(len(self.body)) if (own := self.of_each_lane(i)) is not None}
 
     @staticmethod
     def unused(name: str, taken: set[str]) -> str:
@@ -112,11 +112,7 @@ class Values:
             return self.scalar_store(op)
         match op.attr:
             case Access() as a:
-                text = f"value({self.element(a)})"
-                if compute_dtype(self.params[a.buffer][1]) != op.dtype:
-                    text = f"convert<{value_type(op.dtype)}>({text})"
-                if a.mask is not None:
-                    text = f"{self.use(a.mask)} ? {text} : {literal(a.other, op.dtype)}"
+                text = self.scalar_load(op, a)
             case Index() as index:
                 text = self.index(index)
             case Symbol() as given:
@@ -126,6 +122,12 @@ class Values:
             case _:
                 text = scalar_op(op, [self.use(a) for a in op.args], [self.body[a].dtype for a in op.args])
         return f"const {value_type(op.dtype)} {self.names[i]} = {text};"
+
+    def scalar_load(self, op: Op, access: Access) -> str:
+        text = f"value({self.element(access)})"
+        if compute_dtype(self.params[access.buffer][1]) != op.dtype:
+            text = f"convert<{value_type(op.dtype)}>({text})"
+        return text if access.mask is None else f"{self.use(access.mask)} ? {text} : {literal(access.other, op.dtype)}"
 
     def scalar_store(self, op: Op) -> str:
         access: Access = op.attr  # type: ignore[assignment]
@@ -137,7 +139,7 @@ class Values:
     def lanes(self, i: int) -> list[str]:
         """The statements for op i in lanes."""
         op = self.body[i]
-        if i in self.scattered:
+        if i in self.by_lane:
             return self.each_lane(i)
         if op.name == "store":
             return [f"store({self.in_block(i)}, {self.full(op.args[0])}, on);" if i in self.plan.crossed else self.lane_store(op)]
@@ -186,14 +188,17 @@ class Values:
             text = f"gather{'_bool' if dtype == torch.bool else ''}<W>([&](int l) {{ return {one}; }}, on)"
         return text
 
-    def is_scattered(self, i: int) -> bool:
-        """Whether a store, where it stands in the loop over lanes, writes lane by lane."""
-        return i not in self.plan.crossed and not self.consecutive(self.body[i].attr)  # type: ignore[arg-type]
-
-    def of_each_lane(self, i: int) -> frozenset[int]:
-        """The ops that a scattered store computes for each lane by itself: a scalar that is loaded costs less than one that is taken out of a vector."""
+    def of_each_lane(self, i: int) -> frozenset[int] | None:
+        """Of a store or a load at places that are not consecutive, the ops that it computes for each lane by itself: a scalar that is loaded costs less than
+        one that is taken out of a vector. None for others, and for loads of which that are none."""
         op = self.body[i]
-        return self.cheap_for_a_lane(list(op.args), FEW_FOR_A_VALUE) | self.cheap_for_a_lane(needs(replace(op, args=())), FEW_FOR_A_PLACE)
+        if op.name not in ("load", "store") or not isinstance(op.attr, Access) or i in self.plan.crossed or self.consecutive(op.attr):
+            return None
+        place = self.cheap_for_a_lane(needs(replace(op, args=())), FEW_FOR_A_PLACE)
+        if op.name == "store":
+            return self.cheap_for_a_lane(list(op.args), FEW_FOR_A_VALUE) | place
+        through = {int(v.name[1:]) for v in op.attr.index.variables() if v.name[0] == "%"}
+        return place if place & through else None
 
     def cheap_for_a_lane(self, roots: list[int], most: int) -> frozenset[int]:
         """What `roots` need in lanes; nothing where that is costly, or more than `most` operations."""
@@ -211,20 +216,20 @@ class Values:
         return frozenset(found) if len(found) <= most else frozenset()
 
     def each_lane(self, i: int) -> list[str]:
-        """The statements of a scattered store, with what it computes for each lane l."""
-        lane = self.plan.lane
+        """The statements of such a store or load, with what it computes for each lane l."""
+        lane, op, own = self.plan.lane, self.body[i], self.by_lane[i]
         assert lane is not None
-        own = self.scattered[i]
         one = copy.copy(self)
         one.names = list(self.names)
         for j in self.from_vectors(i):
             one.names[j] = f"({self.names[j]}[l] != 0)" if self.body[j].dtype == torch.bool else f"{self.names[j]}[l]"
-        lines = [*(one.scalar(j) for j in sorted(own)), one.scalar_store(self.body[i])]
-        return [f"each_lane<W>({lane.var.name}, [&](i64 {lane.var.name}, int l) BODY {{", *(f"  {line}" for line in lines), "}, on);"]
+        last = one.scalar_store(op) if op.name == "store" else f"return {one.scalar_load(op, op.attr)};"  # type: ignore[arg-type]
+        begin = "" if op.name == "store" else f"const auto {self.names[i]} = gather_{'bool_' if op.dtype == torch.bool else ''}"
+        return [f"{begin}each_lane<W>({lane.var.name}, [&](i64 {lane.var.name}, int l) BODY {{", *(f"  {one.scalar(j)}" for j in sorted(own)), f"  {last}", "}, on);"]
 
     def from_vectors(self, i: int) -> set[int]:
-        """The values in lanes of which a scattered store takes out each lane's."""
-        own = self.scattered[i]
+        """The values in lanes of which such a store or load takes out each lane's."""
+        own = self.by_lane[i]
         return {a for j in (*own, i) for a in needs(self.body[j]) if a not in own and self.plan.deep[a] and self.body[a].name != "constant"}
 
     def block(self, i: int) -> str:

@@ -342,6 +342,13 @@ template <int W, class F, class On> INLINE void each_lane(i64 i, F f, On on) {
   } else
     for (int l = 0; l < on.n; ++l) f(i + l, l);
 }
+// The same as a vector of what f gives.
+template <int W, class F, class On> INLINE auto gather_each_lane(i64 i, F f, On on) {
+  return gather<W>([&](int l) BODY { return f(i + l, l); }, on);
+}
+template <int W, class F, class On> INLINE auto gather_bool_each_lane(i64 i, F f, On on) {
+  return gather_bool<W>([&](int l) BODY { return f(i + l, l); }, on);
+}
 
 // to[r * to_apart + c] = from[c * from_apart + r], in squares of W x W elements where the compiler has shuffles of vectors (GCC 12, Clang).
 #if defined(__has_builtin)
