@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dynacompile.ir.loops import Axis, Buffer, Extern, LoopProgram, Nest, root
+from dynacompile.ops.checks import INDEXED
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Units:
 
 
 def make_units(program: LoopProgram) -> Units:
-    """One unit per step."""
+    """One unit per step. What raises for the values that it is given comes before later writes to what the caller has."""
     buffers = program.buffers
     roots = {name: root(buffers, name) for name in buffers}
     units: dict[int, Unit] = {}
@@ -56,6 +58,7 @@ def make_units(program: LoopProgram) -> Units:
     writer: dict[str, int] = {}
     since: dict[str, set[int]] = {}  # readers since the last write
     last_random: int | None = None
+    checks: list[Unit] = []
     for position, step in enumerate(program.steps):
         if isinstance(step, Nest):
             unit = Unit(position, position, position, None, [(position, step)], step.axes, {a.buffer for a in step.loads()}, {a.buffer for a in step.stores()})
@@ -67,6 +70,11 @@ def make_units(program: LoopProgram) -> Units:
                     link(units[last_random], unit)
                 last_random = position
         units[position] = unit
+        if any(buffers[name].kind == "input" for name in unit.writes):
+            for check in checks:
+                link(check, unit)
+        if raises(unit, buffers):
+            checks.append(unit)
         for name in unit.reads:
             if name in writer:
                 link(units[writer[name]], unit)
@@ -88,6 +96,11 @@ def make_units(program: LoopProgram) -> Units:
             writers.setdefault(name, set()).add(unit.id)
     kept = {roots[o] for o in program.outputs if o is not None} | {n for n, b in buffers.items() if b.base is None and b.kind != "temp"}
     return Units(program, roots, units, readers, writers, frozenset(kept))
+
+
+def raises(unit: Unit, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether it is a call that raises where an index lies outside: on GPUs that is an assertion of the device."""
+    return unit.extern is not None and unit.extern.op in INDEXED and all(buffers[name].device.type == "cpu" for name in unit.reads)
 
 
 def link(earlier: Unit, later: Unit) -> None:

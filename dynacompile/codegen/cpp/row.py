@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dynacompile.codegen.cpp.accumulate import Accumulators
 from dynacompile.codegen.cpp.frame import Frame, decode
-from dynacompile.codegen.cpp.plan import COSTLY, MOST_CHUNKS, WIDEST, padded, roots
+from dynacompile.codegen.cpp.plan import COSTLY, MOST_CHUNKS, WIDEST, closure, padded, roots
 from dynacompile.codegen.cpp.render import value_type
 from dynacompile.codegen.cpp.scan import Scans, steps_loop
+from dynacompile.codegen.cpp.values import FEW_FOR_A_PLACE
 from dynacompile.errors import VerifyError
+from dynacompile.ir.body import needs
 from dynacompile.ir.index import Extent, hint
 
 BLOCK = 16  # vectors whose floats an accumulator takes in one by one: the sums of more are added up with what their own roundings lose
@@ -31,10 +33,31 @@ class Row:
         assert plan.lane is not None
         scratch = self.frame.scratch([(self.kept_type(i), f"{self.values.names[i]}_row") for i in sorted(plan.kept)], padded(plan.lane.size), plan.steps)
         with self.frame.tasks(scratch):
+            self.fetch_next()
             for k, starts in enumerate(passes):
                 self.emit_pass(k, starts)
             stores = [i for i, op in enumerate(self.body) if op.name == "store" and plan.level[i] == "x"]
             self.frame.statements(self.frame.scalars(stores, set()))
+
+    def fetch_next(self) -> None:
+        """Asks for the rows at places that the next point reads: nothing else tells where they are, and the processor runs ahead by less than a row's work."""
+        plan, out, lane = self.plan, self.out, self.plan.lane
+        if lane is None or len(plan.outer) != 1 or plan.middle or plan.listed or plan.tasks == 1:
+            return
+        asked: set[str] = set()
+        for i, op in enumerate(self.body):
+            if not self.at_place(i) or not self.values.consecutive(op.attr) or op.attr.mask is not None:  # type: ignore[arg-type,union-attr]
+                continue
+            needed = [j for j in closure(plan.nest, needs(op), frozenset()) if self.body[j].name != "constant"]
+            address = self.values.address(op.attr)  # type: ignore[arg-type]
+            if address in asked or len(needed) > FEW_FOR_A_PLACE or any(self.body[j].name == "reduce" or plan.level[j] == "r" for j in needed):
+                continue
+            asked.add(address)
+            out.open(f"if (task + 1 < {'task1' if plan.wide and not plan.split else plan.tasks})")
+            out.line(f"const i64 {plan.outer[0].var.name} = task + 1, {lane.var.name} = 0;")
+            self.frame.statements(needed)
+            out.line(f"fetch({address}, {lane.size});")
+            out.close()
 
     def roots(self, k: int) -> list[int]:
         return roots(self.plan.nest, self.plan.level, self.plan.when, self.plan.passes, k)
@@ -163,7 +186,12 @@ class Row:
         out.line(f"const Part{k} part{k} = {n} <= {BLOCK * self.sets(lane)} * W ? unbroken<{kinds}>(0, {n}, body{k}) : {longer};")
 
     def loads(self, lane: list[int]) -> str:
-        return "Ahead" if self.sets(lane) > 1 and not self.plan.split else "All"
+        return "Ahead" if self.sets(lane) > 1 and not self.plan.split and not any(self.at_place(i) for i in lane) else "All"
+
+    def at_place(self, i: int) -> bool:
+        """Whether op i reads where a value says, so that nothing is known of what is read next."""
+        access = self.body[i].attr
+        return self.body[i].name == "load" and any(v.name[0] == "%" for v in access.index.variables())  # type: ignore[union-attr]
 
     def stretch(self, k: int, acc: Accumulators, steps: list[int], lane: list[int], part: str, begin: str, end: str, most: Extent) -> None:
         """Accumulates elements begin..end of the lane axis, or, with other r axes, their steps begin..end, `most` of them, into `part`."""

@@ -225,7 +225,8 @@ class Values:
             one.names[j] = f"({self.names[j]}[l] != 0)" if self.body[j].dtype == torch.bool else f"{self.names[j]}[l]"
         last = one.scalar_store(op) if op.name == "store" else f"return {one.scalar_load(op, op.attr)};"  # type: ignore[arg-type]
         begin = "" if op.name == "store" else f"const auto {self.names[i]} = gather_{'bool_' if op.dtype == torch.bool else ''}"
-        return [f"{begin}each_lane<W>({lane.var.name}, [&](i64 {lane.var.name}, int l) BODY {{", *(f"  {one.scalar(j)}" for j in sorted(own)), f"  {last}", "}, on);"]
+        lines = [*(one.scalar(j) for j in sorted(own)), last]
+        return [f"{begin}each_lane<W>({lane.var.name}, [&](i64 {lane.var.name}, int l) BODY {{", *(f"  {line}" for line in lines), "}, on);"]
 
     def from_vectors(self, i: int) -> set[int]:
         """The values in lanes of which such a store or load takes out each lane's."""

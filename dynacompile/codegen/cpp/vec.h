@@ -277,6 +277,11 @@ template <int W, class T, class On> INLINE auto load(const T* p, On on) {
   if constexpr (On::all) return values<T>(read<W>(q));
   else return values<T>(read<W>(q, on.template bits<W>()));
 }
+// Asks for n elements, up to a page of them: the processor goes on by itself.
+template <class T> INLINE void fetch(const T* p, i64 n) {
+  const i64 bytes = n * (i64)sizeof(T) < 4096 ? n * (i64)sizeof(T) : 4096;
+  for (i64 b = 0; b < bytes; b += 64) __builtin_prefetch((const char*)p + b);
+}
 template <class T, class V, class On> INLINE void store(T* p, V x, On on) {
   auto raw = memories<T>(x);
   auto q = (elem<decltype(raw)>*)p;
