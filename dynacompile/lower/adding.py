@@ -148,7 +148,7 @@ def lower_index_add(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     index = low.buffer_of(given["index"])
     adding.starts_as(given["self"])
     scatters = len(size) > 1 and dim in (0, len(size) - 1) and given["alpha"] == 1  # what eager does then has an error of its own
-    adding.check(given["index"], adding.out.size[dim], dim, aten.gather.default if scatters else aten.index_select.default)
+    adding.check(given["index"], adding.out.size[dim], *((dim, aten.gather.default) if scatters else (0, aten.index_select.default)))
     at = adding.positions(index, [adding.points[dim]] if index.size else [])
     value = adding.value()
     if given["alpha"] != 1:

@@ -31,10 +31,10 @@ class Reads(Move):
     def __init__(self, low: Lowering, node: torch.fx.Node):
         super().__init__(low, node)
         self.raises = raises(self.out.device)
-        points = 1
+        self.count = 1
         for n in self.out.size:
-            points *= hint(n)
-        if self.raises and (points < FEWEST or not all(map(positive, self.out.size))):
+            self.count *= hint(n)
+        if self.raises and (self.count < FEWEST or not all(map(positive, self.out.size))):
             raise NotCovered
 
     def place(self, arg: object, indices: list[Index], size: Extent, dim: int, op: of_torch.OpOverload, wraps: bool = False) -> Index:
@@ -80,7 +80,7 @@ def check_places(low: Lowering, node: torch.fx.Node, places: object, size: Exten
     for position, one in enumerate((least, greatest, o.constant(0).id)):
         o.body.store(one, bounds.name, Index() + position)
     low.steps.append(Nest(bounds.name, axes, tuple(o.body.ops), (origin(node),)))
-    before = (1,) * dim if op is not aten.index_select.default else ()
+    before = (1,) * dim
     zeros = low.add_view(low.fresh(f"{node.name}_zeros"), bounds, (*before, size), (0,) * (len(before) + 1), 2)
     two = low.add_view(low.fresh(f"{node.name}_places"), bounds, (2,), (1,), 0)
     if op is aten.gather.default:
@@ -111,7 +111,10 @@ def lower_index_select(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         raise NotCovered
     dim = given["dim"] % len(table.size)
     where = [reads.indices[dim]] if low.buffer_of(given["index"]).size else []
-    at = reads.place(given["index"], where, table.size[dim], dim, aten.index_select.default)
+    alone = dim == 1  # has an error of its own, and eager's op copies memory of the dimension's size before it looks
+    if reads.raises and alone and hint(table.size[dim]) > reads.count:
+        raise NotCovered
+    at = reads.place(given["index"], where, table.size[dim], 1 if alone else 0, aten.index_select.default)
     reads.done(reads.load(table, [*reads.indices[:dim], at, *reads.indices[dim + 1 :]]))
 
 
