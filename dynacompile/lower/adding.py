@@ -189,8 +189,8 @@ def lower_index_put(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     along = range(front, front + len(shared))
     adding = Adding(low, node, size, along, given["values"])
     adding.starts_as(given["self"])
-    for d in where:
-        adding.check(places[d], into.size[d], d, aten.index.Tensor)
+    for position, d in enumerate(where):
+        adding.check(places[d], into.size[d], position, aten.index.Tensor)
     rest = iter(adding.points[:front] + adding.points[front + len(shared) :])
     indices: list[Index] = []
     when: list[Value | None] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.fx
 
@@ -63,37 +65,43 @@ def positive(n: Extent) -> bool:
 
 
 def check_places(low: Lowering, node: torch.fx.Node, places: object, size: Extent, dim: int, op: of_torch.OpOverload) -> str:
-    """Raises what eager raises where a place of the tensor `places` lies outside of a dimension: `op` looks up the least and the greatest place in memory of
-    that size, all of it one zero. Gives the buffer of what is found: who adds that zero to a place runs after the check. Places that were checked before are
-    not checked again."""
+    """Raises what eager raises where a place of the tensor `places` lies outside of a dimension of `size` elements: the least and the greatest place are looked
+    up by `op`, in zeros. Gives the buffer of what is found: who adds that to a place runs after the check. dim: which dimension the error names; of
+    `aten.index`, the how many-th index tensor it is. Places that were checked before are not checked again."""
     key = (places, size, dim, op)
-    at_step, found = low.checked.get(key, (-1, None))
-    if found is not None and low.steps[at_step : at_step + 1] == [found]:
-        return str(found.outputs[0])
-    buffer = low.buffer_of(places)
+    step, found = low.checked.get(key, (-1, None))
+    if found is not None and low.steps[step : step + 1] == [found]:
+        return found.name
+    bounds = bounds_of(low, node, low.buffer_of(places))
+    before = (1,) * dim
+    shape = (2,) if op is aten.index.Tensor else (*before, 2)
+    name = low.fresh(f"{node.name}_checked")
+    low.buffers[name] = replace(bounds, name=name, size=shape, stride=(*(2 for _ in shape[1:]), 1), kind="extern")
+    zeros = low.add_view(low.fresh(f"{node.name}_zeros"), bounds, (*before, size), (0,) * (dim + 1), 2)
+    where = shape if op is aten.gather.default else (2,)
+    both = low.add_view(low.fresh(f"{node.name}_places"), bounds, where, (*(2 for _ in where[1:]), 1), 0)
+    args: tuple = (Ref(zeros.name), dim, Ref(both.name))
+    if op is aten.index.Tensor:
+        first = low.add_view(low.fresh(f"{node.name}_first"), bounds, (2,), (0,), 2)
+        args = (Ref(zeros.name), (*(Ref(first.name) for _ in before), Ref(both.name)))
+    check = Extern(name, op, args, {}, (name,), origins=(origin(node),))
+    low.checked[key] = (len(low.steps), check)
+    low.steps.append(check)
+    return name
+
+
+def bounds_of(low: Lowering, node: torch.fx.Node, buffer: Buffer) -> Buffer:
+    """The least and the greatest element, and a zero."""
     bounds = low.add_temp(low.fresh(f"{node.name}_bounds"), torch.int64, buffer.device, (3,))
     kept = [(n, s) for n, s in zip(buffer.size, buffer.stride, strict=True) if s != 0 and n != 1]
     axes, indices = low.axes(tuple(n for n, _ in kept), "r")
     o = low.expander(torch.int64)
     at = o.cast(low.load(o, buffer, place(tuple(s for _, s in kept), buffer.offset, list(indices))), torch.int64)
-    least, greatest = [o.body.emit("reduce", (at.id,), torch.int64, kind) if axes else at.id for kind in ("min", "max")]
-    for position, one in enumerate((least, greatest, o.constant(0).id)):
+    found = [o.body.emit("reduce", (at.id,), torch.int64, kind) if axes else at.id for kind in ("min", "max")]
+    for position, one in enumerate((*found, o.constant(0).id)):
         o.body.store(one, bounds.name, Index() + position)
     low.steps.append(Nest(bounds.name, axes, tuple(o.body.ops), (origin(node),)))
-    before = (1,) * dim
-    zeros = low.add_view(low.fresh(f"{node.name}_zeros"), bounds, (*before, size), (0,) * (len(before) + 1), 2)
-    two = low.add_view(low.fresh(f"{node.name}_places"), bounds, (2,), (1,), 0)
-    if op is aten.gather.default:
-        two = low.add_view(two.name, bounds, (*before, 2), (*(2 for _ in before), 1), 0)
-    name = low.fresh(f"{node.name}_checked")
-    low.buffers[name] = Buffer(name, torch.int64, buffer.device, (*before, 2), (*(2 for _ in before), 1), "extern")
-    args: tuple = (Ref(zeros.name), len(before), Ref(two.name))
-    if op is aten.index.Tensor:
-        args = (Ref(zeros.name), (*(None for _ in before), Ref(two.name)))
-    check = Extern(name, op, args, {}, (name,), origins=(origin(node),))
-    low.checked[key] = (len(low.steps), check)
-    low.steps.append(check)
-    return name
+    return bounds
 
 
 def place(stride: tuple[Extent, ...], offset: Extent, indices: list[Index]) -> Index:
@@ -160,5 +168,5 @@ def lower_index(low: Lowering, node: torch.fx.Node, row: Row) -> None:
             continue
         size = low.buffer_of(g).size
         own = [Index() if m == 1 else i for m, i in zip(size, shared[rank - len(size) :], strict=True)]
-        indices.append(reads.place(g, own, n, d, aten.index.Tensor, wraps=True))
+        indices.append(reads.place(g, own, n, where.index(d), aten.index.Tensor, wraps=True))
     reads.done(reads.load(table, indices))

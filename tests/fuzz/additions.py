@@ -1,5 +1,6 @@
-"""Sums at places that are tensor elements: index_add, scatter_add, scatter_reduce, index_put and the gradients of reads at places, with many duplicates,
-negative places, places that lie outside, operands in any layout, and operations before and after, called with several sizes.
+"""Sums at places that are tensor elements: index_add, scatter_add, scatter_reduce, index_put and the gradients of reads at places, and these reads, with many
+duplicates, negative places, places that lie outside, operands in any layout, and operations before and after, called with several sizes. Of reads, errors have
+eager's messages, and what the program writes after them is not written where they raise.
 
     python -m tests.fuzz.additions FIRST LAST [--native]
 """
@@ -17,9 +18,10 @@ from torch.nn import functional as F
 
 import dynacompile
 
-KINDS = ("index_add", "scatter_add", "scatter_reduce", "index_put", "embedding", "gather", "index_select", "index")
-GRADIENTS = KINDS[4:]
+KINDS = ("index_add", "scatter_add", "scatter_reduce", "index_put", "embedding", "gather", "index_select", "index", "index_pair")
+READS = KINDS[4:]
 DTYPES = (torch.float32, torch.float32, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bfloat16, torch.float16)
+HALVES = DTYPES[-2:]
 ERRORS = {torch.float32: 2e-5, torch.float64: 1e-12, torch.bfloat16: 5e-2, torch.float16: 1e-2}  # beside the largest sum of absolute values
 BEFORE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "v": lambda v: v,
@@ -51,6 +53,7 @@ class Program:
     spread: bool
     layout: str
     start: str
+    writes: bool
     calls: tuple[tuple[tuple[int, ...], int, bool], ...]
 
     def text(self) -> str:
@@ -72,17 +75,28 @@ class Program:
             return after(into)
 
         def read(into: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            into = before(into)
             if kind == "embedding":
                 found = F.embedding(places, into, padding_idx=0 if alpha > 1 else None)
             elif kind == "gather":
                 found = into.gather(dim, places)
             elif kind == "index_select":
                 found = into.index_select(dim, places)
+            elif kind == "index_pair":
+                found = into.unsqueeze(0)[(places % 1, *(slice(None),) * dim, places)]
+                found = found.movedim(0, dim) if dim else found
             else:
                 found = into[(*(slice(None),) * dim, places)]
-            return after((found * values).sin())
+            result = after((found * values).sin())
+            if self.writes:
+                values.copy_(places.reshape(-1)[:1])
+            return result
 
-        return read if kind in GRADIENTS else add
+        return read if kind in READS else add
+
+    @property
+    def has_gradients(self) -> bool:
+        return self.kind in READS and self.dtype in (torch.float32, torch.float64) and not self.writes
 
     def arguments(self, call: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         sizes, count, outside = self.calls[call]
@@ -97,7 +111,7 @@ class Program:
         whole = self.kind in ("scatter_add", "scatter_reduce", "gather")
         shape = sizes if whole and not self.spread else (sizes[dim],)
         most = max(1, count // 8) if self.seed % 3 == 0 else count  # few elements that all points add to
-        low = -most if self.kind in ("index_put", "index") and self.seed % 2 else 0
+        low = -most if self.kind in ("index_put", "index", "index_pair") and self.seed % 2 else 0
         places = torch.randint(low, most, shape, generator=generator) if count else torch.zeros(shape, dtype=torch.int64)
         if outside and places.numel():
             places.view(-1)[places.numel() // 2] = count if self.seed % 2 else -count - 1
@@ -119,7 +133,7 @@ class Program:
 def generate(seed: int) -> Program:
     choose = random.Random(seed)
     kind = choose.choice(KINDS)
-    dtype = choose.choice(DTYPES[:4] if kind in GRADIENTS else DTYPES)
+    dtype = choose.choice(DTYPES)
     rank = 2 if kind == "embedding" else choose.randint(1, 3)
     dim = 0 if kind == "embedding" else choose.randrange(rank)
     calls = []
@@ -135,39 +149,48 @@ def generate(seed: int) -> Program:
         calls.append((tuple(sizes), choose.choice((1, 2, 5, 17, 64, 300)), choose.random() < 0.12))
     return Program(
         seed, kind, dtype, dim, rank, choose.choice(list(BEFORE)), choose.choice(list(AFTER)), choose.choice((1, 1, 2)), choose.random() < 0.4,
-        choose.choice(("usual", "usual", "transposed", "expanded", "part")), choose.choice(("usual", "usual", "transposed")), tuple(calls),
+        choose.choice(("usual", "usual", "transposed", "expanded", "part")), choose.choice(("usual", "usual", "transposed")),
+        kind in READS and choose.random() < 0.3, tuple(calls),
     )  # fmt: skip
 
 
-def outcome(function: Callable, program: Program, call: int) -> list[torch.Tensor] | Exception:
-    """The result and, of reads, the gradients; or the error."""
+def outcome(function: Callable, program: Program, call: int) -> tuple[list[torch.Tensor] | Exception, torch.Tensor]:
+    """The result and the gradients, or the error; and the values afterwards."""
     into, places, values = program.arguments(call)
     try:
-        if program.kind not in GRADIENTS:
-            return [function(into, places, values)]
+        if not program.has_gradients:
+            return [function(into, places, values)], values
         into.requires_grad_()
         found = function(into, places, values.requires_grad_())
-        return [found, *torch.autograd.grad(found.square().sum(), (into, values))]
+        return [found, *torch.autograd.grad(found.square().sum(), (into, values))], values
     except (RuntimeError, IndexError, ValueError) as error:
-        return error
+        return error, values
+
+
+def message(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def check_program(program: Program, counts: Counter, native: bool = False) -> None:
     """Raises AssertionError for what differs from eager."""
     dynacompile.reset()
     function = program.function()
-    compiled = dynacompile.compile(function, isolate_recompiles=True, options={"verify": True, "fallback": "none", "reference": not native})
+    precise = program.kind in READS and program.dtype in HALVES
+    options = {"verify": True, "fallback": "none", "reference": not native, "precise": precise}
+    compiled = dynacompile.compile(function, isolate_recompiles=True, options=options)
     for call in range(len(program.calls)):
-        want, got = outcome(function, program, call), outcome(compiled, program, call)
+        (want, kept), (got, left) = outcome(function, program, call), outcome(compiled, program, call)
+        assert torch.equal(kept, left), f"call {call}: the values afterwards"
         counts["errors" if isinstance(want, Exception) else "sums"] += 1
         if isinstance(want, Exception) or isinstance(got, Exception):
             assert type(got) is type(want), f"call {call}: {got!r}, and eager {want!r}"
+            assert program.kind not in READS or message(got) == message(want), f"call {call}: {got!r}, and eager {want!r}"
             continue
         for ours, eagers in zip([t.detach() for t in got], [t.detach() for t in want], strict=True):
             assert (ours.shape, ours.dtype) == (eagers.shape, eagers.dtype)
             scale = float(eagers.double().abs().max()) if eagers.numel() else 0.0
             error = float((ours.double() - eagers.double()).abs().max()) if eagers.numel() else 0.0
-            allowed = ERRORS.get(program.dtype, 0.0) * max(scale, 30.0)
+            allowed = ERRORS.get(eagers.dtype, 0.0) * max(scale, 30.0)
             assert error <= allowed, f"call {call}: {error} beside {scale}"
 
 
