@@ -8,6 +8,7 @@ import torch
 from dynacompile.ops.scalars import SCALARS
 
 from .cpp_running import Library
+from .test_cpp_groups import normed
 from .triton_cases import BF16, CASES, F16, F32, F64, I32, assert_same, chain, columns_sum, layer_norm, many, oracle, softmax, storages, transpose
 
 MORE = {
@@ -22,6 +23,8 @@ MORE = {
     "columns_tiles": lambda: columns_sum(40, 3000),
     "columns_chunks": lambda: columns_sum(3001, 40),
     "columns_split": lambda: columns_sum(20000, 17),
+    "softmax_split": lambda: softmax(6, 70000),
+    "normed_split": lambda: normed(6, 8, 1200, 8),
     "many_f64": lambda: many(2, 33, F64),
     "many_wide": lambda: many(3, 4000),
     "many_int_long": lambda: many(1, 40000, I32),
@@ -55,14 +58,24 @@ def test_text_is_deterministic(library):
     assert again.texts["softmax_17"] == library.texts["softmax_17"]
 
 
-def test_sums_do_not_depend_on_the_number_of_threads(library):
-    kernel = ALL["columns_split"]()
+@pytest.mark.parametrize("name", ["columns_split", "softmax_split", "normed_split"])
+def test_results_do_not_depend_on_the_number_of_threads(library, name):
+    """Points are shared out where threads have as many each, by 1, 2 and 3 of them, else the chunks of each."""
+    kernel = ALL[name]()
     results = []
     before = torch.get_num_threads()
-    for threads in (1, 2):
+    for threads in (1, 2, 3, 4, 5):
         torch.set_num_threads(threads)
         tensors = storages(kernel, 3)
-        library("columns_split", list(tensors.values()))
-        results.append(tensors["out"].clone())
+        library(name, list(tensors.values()))
+        results.append(list(tensors.values()))
     torch.set_num_threads(before)
-    assert torch.equal(results[0], results[1])
+    for others in results[1:]:
+        assert all(map(torch.equal, results[0], others))
+
+
+@pytest.mark.parametrize("name, passes", [("softmax_split", 3), ("normed_split", 3)])
+def test_threads_share_out_points_or_their_chunks(library, name, passes):
+    text = library.texts[name]
+    assert text.count("are_enough(6)") == text.count("parallel<true>(") == 1 and text.count("parallel_when(together, ") == passes
+    assert "together" not in library.texts["columns_split"]

@@ -215,7 +215,7 @@ class Column:
     def chunks(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], walks: bool) -> None:
         plan, out = self.plan, self.out
         apart = walks or len(acc.reduces) * plan.tile <= IN_REGISTERS
-        out.open(f"parallel<true>({plan.chunks}, [=](i64 c0, i64 c1)")  # copies, which stores can not change
+        out.open(f"{plan.parallel_chunks}[=](i64 c0, i64 c1)")  # copies, which stores can not change
         out.open("for (i64 c = c0; c < c1; ++c)")
         out.line(f"const i64 b = c * {plan.step}, e = b + {plan.step} < {plan.steps} ? b + {plan.step} : {plan.steps};")
         if acc.reduces:

@@ -40,7 +40,9 @@ class Frame:
         count = plan.tasks
         threads = plan.listed or (plan.wide and not plan.split and count != 1)
         loop = "for (i64 task = task0; task < task1; ++task)"
-        if count == 1 or plan.listed:
+        if plan.whole_tasks:
+            out.open("const auto tasks = [=](i64 task0, i64 task1, bool together)")
+        elif count == 1 or plan.listed:
             out.open("")
         elif threads:
             inlined = " BODY" if plan.shape == "row" and plan.walked else ""  # what it captures then stays in registers
@@ -52,9 +54,9 @@ class Frame:
             yield
             out.close(");")
             return
-        counters = self.counters("task0" if threads else "0") if type(count) is Index else []
+        counters = self.counters("task0" if threads or plan.whole_tasks else "0") if type(count) is Index else []
         if count != 1:
-            out.open(loop if threads else f"for (i64 task = 0; task < {count}; ++task)")
+            out.open(loop if threads or plan.whole_tasks else f"for (i64 task = 0; task < {count}; ++task)")
         self.task_variables(count)
         if self.has_lengths:
             out.open("const auto columns = [&](auto length) BODY")
@@ -67,7 +69,11 @@ class Frame:
             out.line(line)
         if count != 1:
             out.close()
-        if count == 1 or plan.listed:
+        if plan.whole_tasks:
+            out.close(";")
+            out.line(f"if (are_enough({count})) parallel<true>({count}, [=](i64 task0, i64 task1) {{ tasks(task0, task1, false); }});")
+            out.line(f"else tasks(0, {count}, true);")
+        elif count == 1 or plan.listed:
             out.close()
         elif threads:
             out.close(");")

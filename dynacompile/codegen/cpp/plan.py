@@ -174,6 +174,16 @@ class Plan:
         work = extent(prod(a.size for a in self.nest.axes))
         return "parallel<true>(" if isinstance(work, int) else f"parallel_when({work} >= {int(GRAIN / self.weight)}, "
 
+    @property
+    def whole_tasks(self) -> bool:
+        """Whether threads share out tasks, each with all of its chunks, where a call has enough of them, and else the chunks of one task after the other."""
+        return self.split and self.tasks != 1
+
+    @property
+    def parallel_chunks(self) -> str:
+        """The start of a call that runs the chunks of a task."""
+        return f"parallel_when(together, {self.chunks}, " if self.whole_tasks else f"parallel<true>({self.chunks}, "
+
     def definitions(self) -> list[str]:
         """Numbers of the loops that only the call knows."""
         lines = []

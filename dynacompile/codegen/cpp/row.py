@@ -53,7 +53,7 @@ class Row:
             if address in asked or len(needed) > FEW_FOR_A_PLACE or any(self.body[j].name == "reduce" or plan.level[j] == "r" for j in needed):
                 continue
             asked.add(address)
-            out.open(f"if (task + 1 < {'task1' if plan.wide and not plan.split else plan.tasks})")
+            out.open(f"if (task + 1 < {'task1' if plan.wide else plan.tasks})")
             out.line(f"const i64 {plan.outer[0].var.name} = task + 1, {lane.var.name} = 0;")
             self.frame.statements(needed)
             out.line(f"fetch({address}, {lane.size});")
@@ -132,7 +132,7 @@ class Row:
         if plan.split:
             if acc.reduces:
                 out.line(f"Part{k} parts{k}[{plan.chunks if isinstance(plan.chunks, int) else MOST_CHUNKS}];")
-            out.open(f"parallel<true>({plan.chunks}, [&](i64 c0, i64 c1)")
+            out.open(f"{plan.parallel_chunks}[&](i64 c0, i64 c1)")
             out.open("for (i64 c = c0; c < c1; ++c)")
             out.line(f"const i64 b = c * {plan.step}, e = b + {plan.step} < {plan.chunk_of} ? b + {plan.step} : {plan.chunk_of};")
             self.stretch(k, acc, steps, lane, f"parts{k}[c]", "b", "e", plan.step)

@@ -21,7 +21,8 @@ RESERVED = frozenset(
     """all and asm auto bool break case char class const continue default delete do double else enum export extern f16 f32 f64 bf16 false float for friend
     goto i16 i32 i64 i8 if inline int long mutable namespace new not on operator or private protected public register return short signed sizeof static
     struct switch template this true try typedef typename u8 union unsigned using virtual void volatile while xor W l t0 t1 s0 s1 task task0 task1 s c b e a
-    place best chunk chunks columns rows square length tiles params load store gather value memory each get put where max min abs exp log""".split()
+    place best chunk chunks columns rows square length tiles tasks together params load store fetch gather value memory each get put where max min abs exp
+    log""".split()
 )
 
 BOUNDS = {"max": "at_least", "min": "at_most"}

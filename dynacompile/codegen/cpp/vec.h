@@ -9,6 +9,7 @@
 extern "C" void GOMP_parallel(void (*run)(void*), void* data, unsigned threads, unsigned flags);
 extern "C" void* aligned_alloc(unsigned long alignment, unsigned long size) noexcept;
 extern "C" void free(void* memory) noexcept;
+extern "C" int omp_get_max_threads();
 extern "C" int omp_get_num_threads();
 extern "C" int omp_get_thread_num();
 
@@ -612,6 +613,11 @@ template <class F> INLINE void parallel_when(bool wide, i64 n, F body) {
   Region<F> region = {&body, n, !wide};
   if (wide) GOMP_parallel(Region<F>::run, &region, DC_THREADS, 0);
   else Region<F>::run(&region);
+}
+// Whether threads that share out so many tasks have about as many each.
+INLINE bool are_enough(i64 tasks) {
+  const i64 threads = DC_THREADS ? DC_THREADS : omp_get_max_threads();
+  return tasks % threads == 0 || tasks >= 4 * threads;
 }
 // Memory of a thread whose size only the call knows.
 template <class T> struct Scratch {
