@@ -16,7 +16,7 @@ from dynacompile.ir.index import Index, Symbol
 from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Op, Origin
 from dynacompile.ir.ranges import Range
 from dynacompile.ir.schedule import Kernel, Param
-from dynacompile.schedule.domain import keeps_order, merge_axes
+from dynacompile.schedule.domain import keeps_order, merge_axes, sorted_by_stride
 
 QUIET = frozenset(
     (
@@ -76,8 +76,12 @@ def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str])
 
 
 def lay_out(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
-    """The axis with most unit strides runs innermost among its role; axes are merged."""
+    """The axis with most unit strides runs innermost among its role; the others of a pointwise nest for the CPU in the order of the first store's memory, so
+    that no line of it is met again later; axes are merged."""
     nest = merge_axes(nest)
+    stores = nest.stores()
+    if stores and not nest.r_axes and buffers[stores[0].buffer].device.type == "cpu":
+        nest = merge_axes(replace(nest, axes=sorted_by_stride(nest.axes, stores[0].index)))
     x, r = list(nest.x_axes), list(nest.r_axes)
     moved = False
     for axes in (x, r):

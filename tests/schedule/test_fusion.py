@@ -12,7 +12,10 @@ from torch import nn
 
 import dynacompile
 from dynacompile.events import FusionDecided, Scheduled
+from dynacompile.ir.loops import Buffer
 from dynacompile.ir.schedule import Schedule
+from dynacompile.schedule.emit import lay_out
+from tests.codegen.triton_cases import F32, Build
 from tests.lower.tracing import ENV, UNFUSED, compare, products_are_calls, stages, trace
 
 M = torch.manual_seed(0)
@@ -238,3 +241,16 @@ def test_fusions_are_reported() -> None:
     stages(trace(lambda x: F.softmax(x, -1), [torch.randn(6, 8)]), env)
     (event,) = [e for e in events if isinstance(e, FusionDecided)]
     assert event.fused and len(event.members) > 1 and event.bytes_saved > 6 * 8 * 4
+
+
+def test_a_kernel_goes_through_what_it_stores_in_the_order_of_memory():
+    """Groups of channels that are scaled, channels last, with axes in the order of the reduction that was to be the same kernel."""
+    b = Build("scaled", (2, 8, 14400, 8))
+    place = b.at(921600, 8, 64, 1)
+    b.store("out", F32, place, b.mul(b.load("x", F32, place), b.load("factor", F32, b.at(8, 1, 0, 0))))
+    nest = b.kernel().nest
+    buffers = {name: Buffer(name, F32, torch.device("cpu"), (n,), (1,), "input") for name, n in (("x", 1843200), ("out", 1843200), ("factor", 16))}
+    axes = lay_out(nest, buffers).axes
+    assert [a.size for a in axes] == [2, 14400, 8, 8]
+    on_gpu = {name: replace(buffer, device=torch.device("cuda", 0)) for name, buffer in buffers.items()}
+    assert lay_out(nest, on_gpu).axes == nest.axes
