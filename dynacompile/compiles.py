@@ -16,6 +16,7 @@ from torch.fx import graph_module
 
 from dynacompile.backends import resolve
 from dynacompile.capture.breaks import FIRST_STEP, WHOLE
+from dynacompile.capture.tensors.entry_conditions import may_ask
 from dynacompile.entries import estimated_bytes
 from dynacompile.env import Env, cache_dir, log_topics
 from dynacompile.errors import Unsupported, VerifyError
@@ -69,7 +70,8 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         SESSION.bus.emit(event)
 
     env = Env(config=info.config, emit=emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
-    env = dataclasses.replace(env, leaves_first_steps=info.first_steps[code] < MOST_FIRST_STEPS)
+    asks_inputs = may_ask([[f.guard for f in failures(entry.info.captured.guards, frame)] for entry in own])
+    env = dataclasses.replace(env, leaves_first_steps=info.first_steps[code] < MOST_FIRST_STEPS, asks_inputs=asks_inputs)
     start = time.perf_counter()
     texts_before = frozenset(graph_module._loader.eval_cache)  # texts of dropped graphs go meanwhile, so counting them would not do
     differences = nearest_failures(frame, own) if own else []

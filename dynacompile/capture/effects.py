@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.residual import reached
 from dynacompile.capture.tensors.function_modes import FunctionModes
 from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.writing import Assumed
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.writing import Writer
@@ -30,7 +32,7 @@ class Call:
 
 
 class Effects:
-    """touched: values with a changed content, in the order of their first change; each knows how to `replay` it.
+    """touched: values with a changed content, in the order of their first change, and `count` at their last one; each knows how to `replay` it.
 
     own_cells: the residual code makes the cells of the frame itself, so stores to them count.
     modes: the torch-function modes that the frame is in. settings: of torch, that the frame changes. random: the state of random generators.
@@ -40,19 +42,17 @@ class Effects:
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion). removed: those of them
     that the frame deleted, and whether it had set them before that, so that it does not matter if they were there.
     class_attributes: (class, name) -> what the frame assigned.
-    assumed: (tensor that the graph takes for true, function, its arguments, place): it is called where the tensor is false, and raises. Without a function
-    the argument is the exception.
     """
 
     def __init__(self) -> None:
-        self.touched: dict[Value, None] = {}
+        self.touched: dict[Value, int] = {}
         self.globals: dict[tuple[int, str], tuple[dict, bool, Value | None]] = {}
         self.removed: dict[tuple[int, str], bool] = {}
         self.class_attributes: dict[tuple[type, str], Value] = {}
         self.calls: list[Call] = []
         self.held: set[Value] = set()
         self.hidden: frozenset[str] = frozenset()
-        self.assumed: list[tuple[Value, Callable | None, list[Value], Position]] = []
+        self.assumed: list[Assumed] = []
         self.modes = FunctionModes()
         self.settings = Settings()
         self.random = RandomState()
@@ -64,7 +64,7 @@ class Effects:
             raise unsupported("after-graph", f"{value.describe()} changes after a call that is made after the graph was given it")
         self.count += 1
         self.outside += self.is_outside(value)
-        self.touched.setdefault(value)
+        self.touched[value] = self.count
 
     def store_global(self, table: dict, is_root: bool, name: str, value: Value | None) -> None:
         self.outside += 1
@@ -88,11 +88,21 @@ class Effects:
 
     def assume(self, condition: Value, function: Callable | None, args: list[Value], position: Position) -> None:
         self.outside += 1
-        self.assumed.append((condition, function, args, position))
+        self.assumed.append(Assumed(condition, function, args, position, len(self.touched), self.count))
 
     def asked(self) -> list[Value]:
         """Values that what is assumed is asked with."""
-        return [value for condition, _, args, _ in self.assumed for value in (condition, *args)]
+        return [value for one in self.assumed for value in (one.condition, *one.args)]
+
+    def overtaken(self) -> int | None:
+        """How many assumptions come before the first one that can't be asked when all changes before it have been made: one of the changed values, or what it
+        was given, has changed again since. None where there is no such one."""
+        changed = list(self.touched)
+        for place, one in enumerate(self.assumed):
+            before = list(filter(self.is_outside, changed[: one.after]))
+            if any(self.touched.get(value, 0) > one.count for value in (*before, *reached([v for b in before for v in b.replay_values()]))):  # type: ignore[attr-defined]
+                return place
+        return None
 
     def is_outside(self, value: Value) -> bool:
         return value.exists(self.own_cells) if isinstance(value, CellValue) else value.source is not None
@@ -114,11 +124,21 @@ class Effects:
         return out
 
     def __bool__(self) -> bool:
-        return bool(self.globals) or bool(self.calls) or bool(self.pending()) or self.modes.is_changed() or bool(self.settings.calls) or bool(self.random)
+        return bool(self.pending()) or not self.is_contents()
+
+    def is_contents(self) -> bool:
+        """Whether all that has changed is the content of values."""
+        return not (self.globals or self.class_attributes or self.calls or self.modes.is_changed() or self.settings.calls or self.random)
 
     def replay(self, out: Writer) -> None:
-        for value in self.pending():
-            value.replay(out)  # type: ignore[attr-defined]
+        """Changes, in their order, with the questions about what was assumed between them."""
+        asked = 0
+        for place, value in enumerate((*self.touched, None)):
+            while asked < len(self.assumed) and (value is None or self.assumed[asked].after <= place):
+                out.unless(self.assumed[asked])
+                asked += 1
+            if value is not None and self.is_outside(value):
+                value.replay(out)  # type: ignore[attr-defined]
         for key, (table, is_root, new) in self.globals.items():
             if self.removed.get(key):
                 self.replay_global(out, key[1], table, is_root, ConstantValue(None))

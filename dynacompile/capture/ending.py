@@ -50,8 +50,6 @@ def start(cx: FrameContext, out: Builder, roots: Sequence[Source] | None, output
         out.call_graph(roots, uncounted(cx))
         if cx.effects.settings.calls and cx.effects.settings.is_seen:
             cx.effects.settings.restore(out, out.instrs[begin])
-    for condition, function, args, position in cx.effects.assumed:
-        out.unless(condition, function, args, position)
     stored = cx.effects.values()
     out.count([*values, *stored])
     for value in reached([*values, *stored]):

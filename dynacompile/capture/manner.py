@@ -17,6 +17,7 @@ class Manner:
     texts: those that show tensors are made after the graph.
     shares: inputs that are views of one memory.
     values: what depends on the values of tensors may be tried as symbols. if_whole: it is being tried, and any break ends that.
+    asks_inputs: branches on what inputs decide are asked as guards.
     works: collectives that are begun with `async_op=True` are operations of the graph.
     """
 
@@ -28,3 +29,4 @@ class Manner:
     if_whole: bool = False
     values: bool = True
     works: bool = True
+    asks_inputs: bool = True

@@ -14,6 +14,7 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import NULL, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.graph_tensor import GraphTensor
+from dynacompile.capture.values.writing import Assumed
 from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import GRAPH
@@ -338,18 +339,17 @@ class Builder(CallWriter):
         self.const(self.outputs[value])
         self.emit("BINARY_SUBSCR")
 
-    def unless(self, condition: Value, function: Any, args: Sequence[Value], position: Position) -> None:
-        """Calls the function, which raises, where the condition is false; without one raises the argument. What is built for that is not kept: the other path
-        has not got it."""
-        before, self.position = self.position, position
+    def unless(self, assumed: Assumed) -> None:
+        """Raises what an assumption says, where its condition is false. What is built for that is not kept: the other path has not got it."""
+        before, self.position = self.position, assumed.position
         known, count = dict(self._temps), len(self.varnames)
-        self.value(condition)
+        self.value(assumed.condition)
         jump = self.emit("POP_JUMP_IF_TRUE")
-        if function is None:
-            self.value(args[0])
+        if assumed.function is None:
+            self.value(assumed.args[0])
             self.emit("RAISE_VARARGS", 1)
         else:
-            self.call_function(function, args)
+            self.call_function(assumed.function, assumed.args)
             self.emit("POP_TOP")
         jump.target = self.emit("NOP")
         self._elsewhere.update(self.varnames[count:])

@@ -1,11 +1,13 @@
 """Statements that raise where a tensor is not what they ask for: `assert torch.isfinite(x).all()`, `if (x < 0).any(): raise ValueError("...")`.
 
 The frame goes on as if the tensor were, and residual code asks for it after the graph, under the conditions of validations (`tensors/distributions.py`):
-nothing that others see has changed before, nobody waits for the error, and what follows is harmless.
+nobody waits for the error, and what follows is harmless. What others see may have changed before, as far as residual code makes that change and makes
+it before it asks: attributes, items of lists and dicts, cells.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,28 +37,33 @@ READS = frozenset({"item", "tolist"})
 
 
 def assumed(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_if: bool) -> bool:
-    """Whether the jump is one past a statement that raises, over a tensor that residual code asks: then it is taken."""
+    """Whether one side of the jump is a statement that raises, over a tensor that residual code asks: then the frame goes on at the other side."""
     cx = frame.cx
     if isinstance(condition, ReadNumber):
         condition = condition.asked(cx)
     if not isinstance(condition, TensorValue) or condition.source is not None or condition.number() is not None or condition.fake.numel() != 1:
         return False
-    arm = raising(frame, instr)
-    if not arm or not may_assume(cx):
+    ahead, target = frame.decoded.instrs[instr.index + 1 :], instr.target
+    assert target is not None
+    jumps, arm = True, raising(ahead)
+    if not arm:  # as of `assert a and b`, whose first jump goes to the statement that raises
+        jumps, arm = False, raising(frame.decoded.instrs[target.index :])
+    if not arm or not may_assume(cx, after_changes=True):
         return False
     error = made(frame, arm)
     if error is None or issubclass(error.cls, StopIteration):  # which may end an iteration
         return False
-    flag = condition if jumps_if else cx.op("call_function", torch.logical_not, [condition], {})
+    flag = condition if jumps_if == jumps else cx.op("call_function", torch.logical_not, [condition], {})
     cx.effects.assume(flag, None, [error], cx.frames[0].current.position)
-    frame.index = instr.target.index  # type: ignore[union-attr]
+    if jumps:
+        frame.index = target.index
     return True
 
 
-def raising(frame: SymbolicFrame, instr: Instr) -> list[Instr]:
-    """The instructions behind a jump that make an exception, and raise it; none where others stand there."""
+def raising(ahead: Sequence[Instr]) -> list[Instr]:
+    """The first of these instructions, where they make an exception and raise it; none where they do anything else."""
     found = []
-    for step in frame.decoded.instrs[instr.index + 1 :]:
+    for step in ahead:
         found.append(step)
         if step.op == "RAISE_VARARGS":
             return found if step.arg == 1 and len(found) > 1 else []

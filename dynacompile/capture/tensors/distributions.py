@@ -46,6 +46,7 @@ HARMLESS = frozenset(
 )
 """Operations that do not mind what is in their tensors: they raise nothing, and stop no device, whatever the values are."""
 DRAWS = frozenset({"normal_", "uniform_"})  # harmless into a new tensor, with bounds that are numbers
+WRITES = DRAWS | {"setitem"}
 COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"})
 NEW = frozenset({"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"})
 WITH = ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
@@ -80,9 +81,11 @@ def assumed_valid(cx: Context, condition: TensorValue) -> bool | None:
     return True if condition.source is None and assumes_valid(cx, condition) else None
 
 
-def may_assume(cx: Context) -> bool:
-    """Whether an error may be raised after the graph instead of here."""
-    return len(cx.effects.assumed) != cx.manner.assumes and not cx.effects and not cx.bodies and all(leads_out(inner) for inner in cx.frames)
+def may_assume(cx: Context, after_changes: bool = False) -> bool:
+    """Whether an error may be raised after the graph instead of here. after_changes: also where contents of values have changed."""
+    if len(cx.effects.assumed) == cx.manner.assumes or cx.bodies or not all(leads_out(inner) for inner in cx.frames):
+        return False
+    return cx.effects.is_contents() if after_changes else not cx.effects
 
 
 @handles(of_torch.lazy_property_and_property)
@@ -94,14 +97,15 @@ def made_property(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> V
 
 def assumable(cx: Context) -> int | None:
     """How many of the assumptions may be made; None for all: from the first one on, up to the end or a break, the graph has to run through where it
-    does not hold, and change nothing that was there before. The last one before an operation that is not harmless is asked before it."""
-    flags = [condition.node for condition, *_ in cx.effects.assumed]  # type: ignore[attr-defined]
-    made = 0
+    does not hold, and change nothing that was there before. The last one before an operation that is not harmless is asked before it. Where others see
+    a change that came before an assumption, they see it as it was then: so neither what was stored changes later, nor what is in its tensors."""
+    assumed = cx.effects.assumed
+    flags, fewer, made = [one.condition.node for one in assumed], cx.effects.overtaken(), 0  # type: ignore[attr-defined]
     for node in cx.recorder.graph.nodes:
-        if made and not is_harmless(node):
-            return made - 1
+        if made and not (is_harmless(node) and not (assumed[-1].after and name_of(node) in WRITES)):
+            return made - 1 if fewer is None else min(made - 1, fewer)
         made += node in flags
-    return None
+    return fewer
 
 
 def is_harmless(node: torch.fx.Node) -> bool:

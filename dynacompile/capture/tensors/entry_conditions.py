@@ -1,5 +1,10 @@
 """Branches on what the inputs alone decide: `if (mask == 1).all(): mask = None`. The condition is asked before the graph, as a guard, so that each of its
-answers has an entry, and none has a break."""
+answers has an entry, and none has a break.
+
+A frame may ask as many conditions as it has branches: the ranges of all quantizers of a model change in the same call. What is bounded is the number of
+entries that nothing but answers tells apart. Where a call meets `MOST_ANSWERS` such entries, none of which has its answers, the next entry has breaks
+there, and serves all of them.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +29,9 @@ from dynacompile.private import of_torch
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
     from dynacompile.capture.values.recording import Recording
+    from dynacompile.ir.captured import Guard
 
-MOST_CONDITIONS = 2  # of a frame: each may double its entries
+MOST_ANSWERS = 4  # entries of a frame
 MOST_OPERATIONS = 32
 MOST_BYTES = 1 << 20  # of the input: an entry reads it once more
 
@@ -68,6 +74,15 @@ class Condition:
         return bool(values[-1])
 
 
+def may_ask(entries: Sequence[Sequence[Guard]]) -> bool:
+    """Whether the next entry of a frame may ask conditions. entries: of each that exists, the guards that do not hold for the call."""
+    return sum(bool(failed) and all(map(is_condition, failed)) for failed in entries) < MOST_ANSWERS
+
+
+def is_condition(guard: Guard) -> bool:
+    return isinstance(guard.source, Applied) and isinstance(guard.source.function, Condition)
+
+
 class Step:
     def __init__(self, place: int):
         self.place = place
@@ -89,7 +104,7 @@ def decided(cx: Context, condition: TensorValue) -> bool | None:
     if placeholder is None:
         cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
         return bool(cx.guarded_call(Condition(listed).holds, [None], {}))
-    if cx.state(Conditions).asked >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
+    if not (cx.manner.asks_inputs or cx.fullgraph) or is_resume(cx.frames[0].code):
         return None
     given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
     if type(given) is not TensorValue or given.source is None or cx.recorder.was_written(given) or cx.recorder.is_inference(given.fake):

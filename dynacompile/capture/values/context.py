@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.symbols import Symbols
     from dynacompile.capture.values.base import Value
     from dynacompile.capture.values.recording import Recording
+    from dynacompile.capture.values.writing import Assumed
     from dynacompile.cpython.instructions import Instr, Position
     from dynacompile.ir.captured import Guard, Site
     from dynacompile.ir.guard_facts import ShapeFacts
@@ -72,13 +73,13 @@ class Changes(Protocol):
 
     count: int
     outside: int
-    touched: dict[Value, None]
+    touched: dict[Value, int]
     held: set[Value]
     hidden: frozenset[str]
     globals: dict[tuple[int, str], tuple[dict, bool, Value | None]]
     removed: dict[tuple[int, str], bool]
     class_attributes: dict[tuple[type, str], Value]
-    assumed: list[tuple[Value, Callable | None, list[Value], Position]]
+    assumed: list[Assumed]
 
     @property
     def calls(self) -> Sequence[object]: ...
@@ -88,6 +89,8 @@ class Changes(Protocol):
     def defer(self, function: Callable, args: list[Value], position: Position, keywords: tuple[str, ...] = ()) -> None: ...
     def assume(self, condition: Value, function: Callable | None, args: list[Value], position: Position) -> None: ...
     def check_seen(self, name: str) -> None: ...
+    def is_contents(self) -> bool: ...
+    def overtaken(self) -> int | None: ...
     def __bool__(self) -> bool: ...
 
 

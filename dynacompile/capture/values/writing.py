@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -24,6 +25,19 @@ class LeafWriter(CallWriter, Protocol):
     """Writes how a resume function makes a value of parameters."""
 
     def leaf(self, value: Value) -> None: ...
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What the graph takes for true. condition: a tensor, which is asked after the graph. function: what is called with `args` where it is false, and raises;
+    without one `args` is the exception. after: how many values had changed before, which residual code changes before it asks. count: of changes by then."""
+
+    condition: Value
+    function: Callable | None
+    args: list[Value]
+    position: Position
+    after: int
+    count: int
 
 
 class Writer(Protocol):
@@ -58,6 +72,8 @@ class Writer(Protocol):
     def call(self, count: int, keywords: tuple[str, ...] = ()) -> None: ...
     def call_function(self, function: Any, args: Sequence[Value], keywords: tuple[str, ...] = ()) -> None: ...
     def call_method_on_top(self, name: str, argument: Any) -> None: ...
+
+    def unless(self, assumed: Assumed) -> None: ...
 
     # values
 
