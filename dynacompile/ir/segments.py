@@ -13,7 +13,7 @@ import torch.fx
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import output_args
 from dynacompile.ir.shapes import unbacked
-from dynacompile.ir.symbolic_graphs import add_node, free_symbols, required, symbol_sources
+from dynacompile.ir.symbolic_graphs import add_node, free_symbols, picked, required, symbol_sources
 from dynacompile.private import of_torch
 
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -32,6 +32,14 @@ class Segment:
     outputs: tuple[Node, ...]
 
 
+@dataclass(frozen=True)
+class Alone:
+    """An operation that runs by itself. grad: the gradient mode that it runs in."""
+
+    node: Node
+    grad: bool
+
+
 @dataclass
 class Growing:
     """A segment while nodes are added. nodes: by those of the whole graph."""
@@ -42,9 +50,8 @@ class Growing:
 
 
 def depends_on_values(graph: torch.fx.GraphModule) -> bool:
-    """Whether it holds sizes or numbers that the values of tensors decide."""
-    values = [value for node in graph.graph.nodes if (value := node.meta.get("val")) is not None]
-    return any(unbacked(n) for value in values for n in numbers_of(value))
+    """Whether it holds sizes, numbers or places that the values of tensors decide."""
+    return any(node.target is picked or any(map(unbacked, numbers_of(node.meta.get("val")))) for node in graph.graph.nodes)
 
 
 def numbers_of(value: Any) -> Iterator[Any]:
@@ -57,9 +64,10 @@ def numbers_of(value: Any) -> Iterator[Any]:
             yield from numbers_of(item)
 
 
-def segments(graph: torch.fx.GraphModule) -> list[Segment | Node]:
-    """The parts in order; a Node runs by itself. Nodes that are numbers are in no part. Raises Unsupported where a part would begin in another mode."""
-    parts: list[Segment | Node] = []
+def segments(graph: torch.fx.GraphModule) -> list[Segment | Alone]:
+    """The parts in order. Nodes that are numbers are in no part. Each part begins and ends in the gradient mode that the graph begins in. Raises Unsupported
+    where a part would begin under an autocast of the graph."""
+    parts: list[Segment | Alone] = []
     before = [n for n in graph.graph.nodes if n.op == "placeholder"]
     growing, shown, modes = Growing(), set(free_symbols([n.meta.get("val") for n in before])), Modes()
     place = {node: i for i, node in enumerate(graph.graph.nodes)}
@@ -71,15 +79,15 @@ def segments(graph: torch.fx.GraphModule) -> list[Segment | Node]:
             shown.update(free_symbols(node.meta.get("val")))
             continue
         modes.see(node)
-        if node.target is required or fresh(node, shown):
-            if modes.changed:
-                raise Unsupported(
-                    "values-in-mode", f"{node.target} depends on values inside of a block that sets gradients or autocast", "move it out of the block"
-                )
+        if node.target in (required, picked) or fresh(node, shown):
+            if modes.casts:
+                raise Unsupported("values-in-mode", f"{node.target} depends on values inside of a block that sets autocast", "move it out of the block")
+            modes.switch(growing, modes.start)
             parts += finished(graph, growing, place, node, before)
-            parts.append(node)
+            parts.append(Alone(node, modes.grad))
             before += [node] if "val" in node.meta else []
             growing = Growing()
+            modes.switch(growing, modes.grad)
             shown.update(free_symbols(node.meta.get("val")))
         else:
             add(growing, node)
@@ -95,7 +103,7 @@ def is_item(node: Node, alone: Sequence[object]) -> bool:
     of = node
     while of.target is operator.getitem and isinstance(of.args[0], Node) and isinstance(of.args[0].meta.get("val"), (tuple, list)):
         of = of.args[0]
-    return of is not node and any(of is part for part in alone)
+    return of is not node and any(isinstance(part, Alone) and part.node is of for part in alone)
 
 
 def fresh(node: Node, shown: set[Any]) -> bool:
@@ -116,9 +124,10 @@ class Modes:
         elif node.op == "call_function" and "val" not in node.meta and node.target is not required:
             self.casts += 1 if node.users else -1
 
-    @property
-    def changed(self) -> bool:
-        return self.grad != self.start or self.casts != 0
+    def switch(self, growing: Growing, grad: bool) -> None:
+        """Sets the gradient mode in a part, where it is another one than the graph begins in."""
+        if self.grad != self.start:
+            growing.graph.call_function(of_torch.set_grad_enabled, (grad,))
 
 
 def add(growing: Growing, node: Node) -> None:
@@ -144,7 +153,7 @@ def add(growing: Growing, node: Node) -> None:
     growing.nodes[node] = copy
 
 
-def finished(graph: torch.fx.GraphModule, growing: Growing, place: Mapping[Node, int], end: Node | None, before: Sequence[Node]) -> list[Segment | Node]:
+def finished(graph: torch.fx.GraphModule, growing: Growing, place: Mapping[Node, int], end: Node | None, before: Sequence[Node]) -> list[Segment | Alone]:
     """The segment before `end`, as a list of one; nothing where it holds no nodes. before: nodes that show all symbols that there are."""
     own = [n for n in growing.nodes if n not in growing.inputs]
     if not own:

@@ -13,11 +13,17 @@ import torch.fx
 from dynacompile.errors import Unsupported
 from dynacompile.ir.expressions import MEANINGS, OPERATIONS
 from dynacompile.ir.shapes import as_static
+from dynacompile.private.of_torch import FakeTensor
 
 
 def required(condition: bool, message: str | None) -> None:
     """What a graph calls for torch._check."""
     torch._check(condition, None if message is None else lambda: message)
+
+
+def picked(tensor: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """tensor[place], a view, for an int tensor without dimensions. Where in the memory the view begins, only a run shows; for fakes it is place 0."""
+    return tensor.select(0, 0) if isinstance(place, FakeTensor) else tensor[place]
 
 
 def symbolic_numbers(value: Any) -> Iterator[torch.SymInt | torch.SymFloat | torch.SymBool]:

@@ -36,8 +36,9 @@ def chain(graph: torch.fx.GraphModule, compile_segment: Callable[[torch.fx.Graph
                 assumed.clear()
                 values.update(zip(part.outputs, compiled(*inputs_of(part, values)), strict=True))  # type: ignore[misc]
                 continue
-            values[part] = run(part, values)
-            assumed += [condition for node in (part, *take_items(part, values)) for condition in conditions.get(node, ())]
+            with torch.set_grad_enabled(part.grad):
+                values[part.node] = run(part.node, values)
+            assumed += [condition for node in (part.node, *take_items(part.node, values)) for condition in conditions.get(node, ())]
         return tuple(value_of(o, values) for o in outputs)
 
     return call
@@ -53,7 +54,7 @@ def take_items(node: Node, values: dict[Node, Any]) -> Iterator[Node]:
 
 
 def run(node: Node, values: dict[Node, Any]) -> Any:
-    """The node's operation on real values, under the caller's modes, as in eager."""
+    """The node's operation on real values, as in eager."""
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: value_of(n, values))
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)

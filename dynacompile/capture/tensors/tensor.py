@@ -20,6 +20,7 @@ from dynacompile.capture.values.sequence import ListValue, SequenceIterator, Seq
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.source import Attr, Constant
+from dynacompile.ir.symbolic_graphs import picked
 from dynacompile.ops.flexible_attention import index_by_points
 
 if TYPE_CHECKING:
@@ -174,6 +175,11 @@ def points_of(key: Value) -> list[Value]:
     return parts if points and len(points) + len(numbers) == len(parts) else []
 
 
+def is_place(key: Value) -> bool:
+    """Whether an index is a tensor of one int, which torch takes for that int."""
+    return isinstance(key, TensorValue) and not key.fake.dim() and key.fake.dtype in INTS - {torch.uint8}
+
+
 def refuse_patched(cx: Context, *names: str) -> None:
     """Of methods that Python looks up by itself."""
     for name in names:
@@ -326,6 +332,8 @@ class TensorValue(GraphTensor):
             fixed = [SliceValue([ConstantValue(None)] * 3) if part in points else part for part in parts]
             first = self if len(points) == len(parts) else cx.op("call_function", operator.getitem, [self, TupleValue(fixed)], {})
             return cx.op("call_function", index_by_points, [first, *points], {})
+        if cx.symbols is not None and cx.symbols.policy.values and not cx.bodies and is_place(key) and self.fake.dim():
+            return cx.op("call_function", picked, [self, key], {})
         return cx.op("call_function", operator.getitem, [self, key], {})
 
     def set_item(self, cx: Context, key: Value, value: Value) -> None:
