@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import logging
 import multiprocessing
 import os
 import re
@@ -26,7 +27,9 @@ import threading
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,17 +50,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 STARTING = threading.Lock()
 ERROR = re.compile(r"[\w.]+(Error|Exception|Unsupported|Interrupt|Violated|Exit)\b")
+PLACE = re.compile(r" at (\S+:\d+)")
 SHAPES = ((2, 8), (2, 12), (3, 12), (3, 17), (1, 6), (5, 9), (2, 8), (2, 12))  # of a batch and a text
 TOLERANCE = {"eager": (0.0, 0.0), "reference": (1e-4, 1e-5), "kernels": (1e-4, 1e-5)}
 
 
 @dataclass
 class Rival:
-    """torch.compile on the same call. failed: what it raised; empty where it did not."""
+    """torch.compile on the same call. breaks: as its counter has them, which leaves out those of frames that it then skips. attempts: those that it logs.
+    places: of these. failed: what it raised; empty where it did not."""
 
     graphs: int = 0
     breaks: int = 0
     ops: int = 0
+    attempts: int = 0
+    places: int = 0
     failed: str = ""
 
 
@@ -81,14 +88,20 @@ class Told:
     asks: bool = False  # equal to eager only where eager is told that it is compiled, too
 
     @property
+    def places(self) -> int:
+        """Places in the program at which a graph ended: what the table counts. A break in a function ends the graphs of its callers, too."""
+        return len({PLACE.findall(text)[-1] for text in self.breaks})
+
+    @property
     def is_whole(self) -> bool:
         return self.graphs == 1 and not self.breaks and not self.skipped and not self.wrong
 
     def line(self) -> str:
         verdict = self.wrong or ("whole" if self.is_whole else "in parts") + " (asks is_compiling)" * self.asks
-        theirs = self.rival and (self.rival.failed or f"{self.rival.graphs} graphs, {self.rival.breaks} breaks, {self.rival.ops} ops")
+        found = self.rival
+        theirs = found and (found.failed or f"{found.graphs} graphs, {found.places} breaks in {found.attempts} frames, {found.ops} ops")
         rival = f" | torch.compile: {theirs}" if theirs else ""
-        counts = f"{self.graphs} graphs, {len(self.breaks)} breaks, {self.ops} ops, {len(self.skipped)} skipped, {self.recompiles} recompiles"
+        counts = f"{self.graphs} graphs, {self.places} breaks in {len(self.breaks)} frames, {self.ops} ops, {len(self.skipped)} skipped, {self.recompiles} recompiles"
         calls = f", by call {self.calls}" if len(self.calls) > 2 else ""
         return f"{self.name}: {verdict}: {counts}{calls}, {self.seconds:.1f} s{rival}"
 
@@ -189,9 +202,30 @@ def rival(name: str, train: bool) -> Rival:
         return graph.forward
 
     torch._dynamo.utils.counters.clear()
-    step(torch.compile(model, backend=keep), inputs, train)
+    with breaks_logged() as logged:
+        step(torch.compile(model, backend=keep), inputs, train)
     broke = torch._dynamo.utils.counters["graph_break"]
-    return Rival(sum(ops > 0 for ops in graphs), sum(broke.values()), sum(graphs))
+    return Rival(sum(ops > 0 for ops in graphs), sum(broke.values()), sum(graphs), len(logged), len(set(logged)))
+
+
+@contextmanager
+def breaks_logged() -> Iterator[list[str]]:
+    """The places of the breaks that torch.compile logs: one for each frame that it tries, also where it then skips the frame."""
+    found: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            if text.startswith("Graph break"):
+                found.append(PLACE.findall(text)[0])
+
+    torch._logging.set_logs(graph_breaks=True)
+    logger, handler = logging.getLogger("torch._dynamo.symbolic_convert.__graph_breaks"), Handler()
+    others, logger.handlers, logger.propagate = logger.handlers, [handler], False
+    try:
+        yield found
+    finally:
+        logger.handlers = others
 
 
 def child(pipe: Any, errors: int, name: str, train: bool, backend: str, shapes: bool, with_rival: bool) -> None:
@@ -269,8 +303,8 @@ def table(runs: list[dict[str, Told]]) -> str:
 
 def ours_and_theirs(told: Told) -> list[str]:
     rival = told.rival
-    theirs = ["", ""] if rival is None else ["failed", ""] if rival.failed else [str(rival.graphs), str(rival.breaks)]
-    return [str(told.graphs), str(len(told.breaks)), *theirs]
+    theirs = ["", ""] if rival is None else ["failed", ""] if rival.failed else [str(rival.graphs), str(rival.places)]
+    return [str(told.graphs), str(told.places), *theirs]
 
 
 def main() -> None:
