@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.residual import reached
+from dynacompile.capture.residual import is_loadable, reached
 from dynacompile.capture.tensors.function_modes import FunctionModes
+from dynacompile.capture.tensors.modules import ModuleValue, Table
 from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.mapping import DictValue, key_of
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.writing import Assumed
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.writing import Writer
     from dynacompile.cpython.instructions import Position
+
+
+OF_OBJECTS, OF_DICTS = ("stored", "removed"), ("content", "stored", "reordered")
+CONTENTS = {ObjectValue: OF_OBJECTS, ModuleValue: OF_OBJECTS, DictValue: OF_DICTS, Table: OF_DICTS}
+"""Fields that have what was stored into a value: with those of then, it is replayed as it was then."""
+
+
+def content_of(value: Value) -> dict[str, Any]:
+    """What is stored in a value by now; empty where another change can't be told from it."""
+    return {name: copy.copy(getattr(value, name)) for name in CONTENTS.get(type(value), ())}
+
+
+def stored_in(value: Value) -> set[object]:
+    """Names and keys that the replay of a value stores to."""
+    if isinstance(value, DictValue):
+        return {key_of(key) for key, _ in value.changes()}
+    return {name for name, new in value.stored.items() if isinstance(new, Value)} if isinstance(value, ObjectValue) else set()
+
+
+@contextmanager
+def of_then(value: Value, content: dict[str, Any]) -> Iterator[None]:
+    """The value has that content meanwhile."""
+    now = {name: getattr(value, name) for name in content}
+    vars(value).update(content)
+    try:
+        yield
+    finally:
+        vars(value).update(now)
 
 
 @dataclass(frozen=True)
@@ -88,7 +121,9 @@ class Effects:
 
     def assume(self, condition: Value, function: Callable | None, args: list[Value], position: Position) -> None:
         self.outside += 1
-        self.assumed.append(Assumed(condition, function, args, position, len(self.touched), self.count))
+        last = self.assumed[-1].count if self.assumed else 0
+        changed = {value: content_of(value) for value in self.pending() if self.touched[value] > last}
+        self.assumed.append(Assumed(condition, function, args, position, changed, self.count))
 
     def asked(self) -> list[Value]:
         """Values that what is assumed is asked with."""
@@ -97,11 +132,14 @@ class Effects:
     def overtaken(self) -> int | None:
         """How many assumptions come before the first one that can't be asked when all changes before it have been made: one of the changed values, or what it
         was given, has changed again since. None where there is no such one."""
-        changed = list(self.touched)
         for place, one in enumerate(self.assumed):
-            before = list(filter(self.is_outside, changed[: one.after]))
-            if any(self.touched.get(value, 0) > one.count for value in (*before, *reached([v for b in before for v in b.replay_values()]))):  # type: ignore[attr-defined]
-                return place
+            for value, content in one.changed.items():
+                with of_then(value, content):
+                    given, then = reached(value.replay_values()), stored_in(value)  # type: ignore[attr-defined]
+                if self.touched[value] > one.count and not (content and then <= stored_in(value)):
+                    return place
+                if any(self.touched.get(part, 0) > one.count for part in given if not is_loadable(part)):
+                    return place
         return None
 
     def is_outside(self, value: Value) -> bool:
@@ -117,6 +155,10 @@ class Effects:
         for value in self.pending():
             out.append(value)
             out.extend(value.replay_values())  # type: ignore[attr-defined]
+        for one in self.assumed:
+            for value, content in one.changed.items():
+                with of_then(value, content):
+                    out.extend(value.replay_values())  # type: ignore[attr-defined]
         out.extend(value for _, _, value in self.globals.values() if value is not None)
         out.extend(arg for call in self.calls for arg in call.args)
         out.extend(arg for call in self.random.last for arg in call.args)
@@ -132,12 +174,15 @@ class Effects:
 
     def replay(self, out: Writer) -> None:
         """Changes, in their order, with the questions about what was assumed between them."""
-        asked = 0
-        for place, value in enumerate((*self.touched, None)):
-            while asked < len(self.assumed) and (value is None or self.assumed[asked].after <= place):
-                out.unless(self.assumed[asked])
-                asked += 1
-            if value is not None and self.is_outside(value):
+        last = 0
+        for one in self.assumed:
+            for value, content in one.changed.items():
+                with of_then(value, content):
+                    value.replay(out)  # type: ignore[attr-defined]
+            out.unless(one)
+            last = one.count
+        for value in self.pending():
+            if self.touched[value] > last:
                 value.replay(out)  # type: ignore[attr-defined]
         for key, (table, is_root, new) in self.globals.items():
             if self.removed.get(key):

@@ -102,7 +102,7 @@ def assumable(cx: Context) -> int | None:
     assumed = cx.effects.assumed
     flags, fewer, made = [one.condition.node for one in assumed], cx.effects.overtaken(), 0  # type: ignore[attr-defined]
     for node in cx.recorder.graph.nodes:
-        if made and not (is_harmless(node) and not (assumed[-1].after and name_of(node) in WRITES)):
+        if made and not (is_harmless(node) and not (any(one.changed for one in assumed) and name_of(node) in WRITES)):
             return made - 1 if fewer is None else min(made - 1, fewer)
         made += node in flags
     return fewer

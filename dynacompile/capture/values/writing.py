@@ -30,13 +30,14 @@ class LeafWriter(CallWriter, Protocol):
 @dataclass(frozen=True)
 class Assumed:
     """What the graph takes for true. condition: a tensor, which is asked after the graph. function: what is called with `args` where it is false, and raises;
-    without one `args` is the exception. after: how many values had changed before, which residual code changes before it asks. count: of changes by then."""
+    without one `args` is the exception. changed: values that had changed since the assumption before, which residual code changes before it asks, and
+    their contents then. count: of changes by then."""
 
     condition: Value
     function: Callable | None
     args: list[Value]
     position: Position
-    after: int
+    changed: dict[Value, dict[str, Any]]
     count: int
 
 
