@@ -22,6 +22,7 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.frames.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.frames.repeats import Facts
+from dynacompile.capture.frames.selection import Refused
 from dynacompile.capture.handling import can_be_handed_on
 from dynacompile.capture.manner import Manner
 from dynacompile.capture.residual import Builder, parameter_count
@@ -157,6 +158,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             if not manner.if_whole:
                 raise
             policy, manner = before[0], replace(before[1], values=False)
+        except Refused as reason:
+            manner = replace(manner, asked_at=manner.asked_at | {reason.place})
         except TextOutdated:
             manner = replace(manner, texts=False)
         except SharesMemory as reason:

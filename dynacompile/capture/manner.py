@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import CodeType
 
 from dynacompile.ir.source import Source
 
@@ -17,7 +18,7 @@ class Manner:
     texts: those that show tensors are made after the graph.
     shares: inputs that are views of one memory.
     values: what depends on the values of tensors may be tried as symbols. if_whole: it is being tried, and any break ends that.
-    asks_inputs: branches on what inputs decide are asked as guards.
+    asks_inputs: branches on what inputs decide are asked as guards. asked_at: branches, by their code and instruction, of which not both arms are followed.
     works: collectives that are begun with `async_op=True` are operations of the graph.
     """
 
@@ -30,3 +31,4 @@ class Manner:
     values: bool = True
     works: bool = True
     asks_inputs: bool = True
+    asked_at: frozenset[tuple[CodeType, int]] = frozenset()

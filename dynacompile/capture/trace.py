@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType
@@ -25,6 +26,7 @@ from dynacompile.capture.manner import Manner
 from dynacompile.capture.polyfills import is_polyfill
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
+from dynacompile.capture.tensors.entry_conditions import look_up
 from dynacompile.capture.tensors.generators import drawn
 from dynacompile.capture.tensors.modules import ModuleValue
 from dynacompile.capture.tensors.overrides import Overrides
@@ -296,6 +298,8 @@ class Trace:
         made = self.recorder.op(kind, target, args, kwargs)
         if self.effects.settings.fills(self, target):
             fill(self, made)
+        if self.effects.assumed and target in (torch.nn.functional.embedding, operator.getitem):
+            look_up(self, target, made, args, kwargs)
         return made
 
     def operator(self, name: str, args: Sequence[Value]) -> Value:

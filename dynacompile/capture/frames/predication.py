@@ -54,6 +54,13 @@ class Arm:
             if instr.op not in IN_CALLS and not instr.op.startswith(ARMS_OF_CALLS):
                 raise refusal(f"calls {code.co_qualname}")
 
+    def store(self, owner: Value, name: str, value: Value) -> None:
+        raise refusal(f"stores {owner.describe()}.{name}")
+
+    def stored(self, owner: Value, name: str) -> Value | None:
+        """What an arm has stored as an attribute, which is stored after the branch."""
+        return None
+
     def fresh(self) -> set[int]:
         """Storages that operations of the arm made."""
         made: set[int] = set()

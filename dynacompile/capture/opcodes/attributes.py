@@ -27,7 +27,8 @@ def load_method(f: SymbolicFrame, i: Instr) -> None:
 def attribute(f: SymbolicFrame, i: Instr) -> Value:
     owner, name = f.pop(), f.code.co_names[i.arg]
     f.cx.effects.check_seen(name)
-    return owner.get_attr(f.cx, name)
+    stored = None if f.cx.arm is None else f.cx.arm.stored(owner, name)
+    return owner.get_attr(f.cx, name) if stored is None else stored
 
 
 @opcode("LOAD_SUPER_ATTR", effect=lambda arg, jump: -2 + (arg & 1))
@@ -43,7 +44,11 @@ def load_super_attr(f: SymbolicFrame, i: Instr) -> None:
 @opcode("STORE_ATTR", effect=-2)
 def store_attr(f: SymbolicFrame, i: Instr) -> None:
     value, owner = f.pop_many(2)
-    owner.set_attr(f.cx, f.code.co_names[i.arg], value)
+    name = f.code.co_names[i.arg]
+    if f.cx.arm is None:
+        owner.set_attr(f.cx, name, value)
+    else:
+        f.cx.arm.store(owner, name, value)
 
 
 @opcode("DELETE_ATTR", effect=-1)

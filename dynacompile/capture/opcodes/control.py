@@ -10,6 +10,7 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.frames.assertions import assumed
 from dynacompile.capture.frames.predication import branch
+from dynacompile.capture.frames.selection import selected_branch
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.tensors.function_modes import DeviceBlock
 from dynacompile.capture.values.base import IteratorValue
@@ -38,14 +39,14 @@ def jump_always(f: SymbolicFrame, i: Instr) -> None:
 @opcode("POP_JUMP_IF_TRUE", effect=-1)
 def pop_jump_if_true(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
-    if not branch(f, i, condition, True) and not assumed(f, i, condition, True) and condition.truth(f.cx):
+    if not branch(f, i, condition, True) and not assumed(f, i, condition, True) and not selected_branch(f, i, condition, True) and condition.truth(f.cx):
         jump(f, i)
 
 
 @opcode("POP_JUMP_IF_FALSE", effect=-1)
 def pop_jump_if_false(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
-    if not branch(f, i, condition, False) and not assumed(f, i, condition, False) and not condition.truth(f.cx):
+    if not branch(f, i, condition, False) and not assumed(f, i, condition, False) and not selected_branch(f, i, condition, False) and not condition.truth(f.cx):
         jump(f, i)
 
 

@@ -46,6 +46,7 @@ HARMLESS = frozenset(
 )
 """Operations that do not mind what is in their tensors: they raise nothing, and stop no device, whatever the values are."""
 DRAWS = frozenset({"normal_", "uniform_"})  # harmless into a new tensor, with bounds that are numbers
+VIEWS = frozenset({"data", "T", "mT", "H", "mH"})
 WRITES = DRAWS | {"setitem"}
 COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"})
 NEW = frozenset({"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"})
@@ -95,14 +96,22 @@ def made_property(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> V
     return OpaqueValue(real, Constant(real, "lazy_property"))
 
 
+class Inside:
+    """nodes: they look up rows, at places of which guards say that they are there."""
+
+    def __init__(self) -> None:
+        self.nodes: set[torch.fx.Node] = set()
+
+
 def assumable(cx: Context) -> int | None:
     """How many of the assumptions may be made; None for all: from the first one on, up to the end or a break, the graph has to run through where it
     does not hold, and change nothing that was there before. The last one before an operation that is not harmless is asked before it. Where others see
     a change that came before an assumption, they see it as it was then: so neither what was stored changes later, nor what is in its tensors."""
     assumed = cx.effects.assumed
+    inside = cx.state(Inside).nodes
     flags, fewer, made = [one.condition.node for one in assumed], cx.effects.overtaken(), 0  # type: ignore[attr-defined]
     for node in cx.recorder.graph.nodes:
-        if made and not (is_harmless(node) and not (any(one.changed for one in assumed) and name_of(node) in WRITES)):
+        if made and node not in inside and not (is_harmless(node) and not (any(one.changed for one in assumed) and name_of(node) in WRITES)):
             return made - 1 if fewer is None else min(made - 1, fewer)
         made += node in flags
     return fewer
@@ -112,6 +121,8 @@ def is_harmless(node: torch.fx.Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return node.op in ("placeholder", "get_attr")
     name = name_of(node)
+    if name == "getattr":
+        return node.args[1] in VIEWS
     if name == "setitem":
         return fills_by_mask(*node.args)
     if name != "getitem" and name not in DRAWS:

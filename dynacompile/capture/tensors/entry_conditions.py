@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,14 +19,17 @@ import torch.fx
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.resume import is_resume
-from dynacompile.capture.tensors.distributions import is_harmless
+from dynacompile.capture.tensors.distributions import Inside, is_harmless
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue, decides
 from dynacompile.capture.tensors.torch_modes import TorchModes
+from dynacompile.capture.values.constant import is_none
+from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.ir.source import Applied
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
+    from dynacompile.capture.values.base import Value
     from dynacompile.capture.values.context import Context
     from dynacompile.capture.values.recording import Recording
     from dynacompile.ir.captured import Guard
@@ -41,7 +44,7 @@ class Conditions:
 
     def __init__(self) -> None:
         self.asked = 0
-        self.answers: dict[tuple[torch.fx.Node, int], bool] = {}
+        self.answers: dict[tuple[torch.fx.Node, int, int | None], bool] = {}
 
 
 class Condition:
@@ -91,16 +94,39 @@ class Step:
 @decides
 def decided(cx: Context, condition: TensorValue) -> bool | None:
     """Whether a tensor of one bool is true, where an input decides that and a guard may ask; else None."""
-    if cx.state(TorchModes).autocasts or cx.bodies or cx.state(Settings).changed or condition.fake.numel() != 1:
+    return answer_to(cx, condition) if condition.fake.numel() == 1 else None
+
+
+def look_up(cx: Context, target: object, made: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    """Notes of an embedding, and of a tensor that tensors index, that it raises nothing and writes nothing, where guards say so."""
+    most = [*args[3:4], *(value for name, value in kwargs.items() if name == "max_norm")]
+    if not isinstance(made, TensorValue) or len(args) < 2 or not all(map(is_none, most)):
+        return
+    tensor, places = args[:2] if target is operator.getitem else args[1::-1]
+    items = places.items if isinstance(places, SequenceValue) else [places]
+    if not isinstance(tensor, TensorValue) or not all(isinstance(item, TensorValue) and item.fake.dtype in (torch.int64, torch.int32) for item in items):
+        return
+    rows = tensor.fake.shape[: len(items)]
+    if all(type(n) is int for n in rows) and all(answer_to(cx, item, n) for item, n in zip(items, rows)):  # type: ignore[arg-type]
+        cx.state(Inside).nodes.add(made.node)
+
+
+def answer_to(cx: Context, tensor: TensorValue, rows: int | None = None) -> bool | None:
+    """Whether a tensor of one bool is true, or, with a number of rows, whether a tensor of ints holds places of rows alone; None where no guard may ask."""
+    if cx.state(TorchModes).autocasts or cx.bodies or cx.state(Settings).changed:
         return None
-    answers, asking = cx.state(Conditions).answers, (condition.node, cx.recorder.version(condition.fake))
+    answers, asking = cx.state(Conditions).answers, (tensor.node, cx.recorder.version(tensor.fake), rows)
     if asking in answers:
         return answers[asking]
-    found = operations_of(cx.recorder, condition.node)
+    found = operations_of(cx.recorder, tensor.node)
     if found is None:
         return None
     placeholder, operations = found
     listed = steps_of(placeholder, operations)
+    if rows is not None:
+        places, at_least, below, both = (Step(len(listed) + i) for i in range(4))
+        listed += [("call_method", "ge", (places, 0), {}), ("call_method", "lt", (places, rows), {})]
+        listed += [("call_function", torch.logical_and, (at_least, below), {}), ("call_method", "all", (both,), {})]
     if placeholder is None:
         cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
         return bool(cx.guarded_call(Condition(listed).holds, [None], {}))
@@ -138,7 +164,7 @@ def operations_of(recorder: Recording, node: torch.fx.Node) -> tuple[torch.fx.No
             work.extend(writes.get(memory_of(one), ()))
     inputs = [n for n in needed if n.op == "placeholder"]
     operations = [n for n in node.graph.nodes if n in needed and n.op != "placeholder"]
-    if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or operations[-1:] != [node] or any(memory_of(n) in writes for n in inputs):
+    if len(inputs) > 1 or len(operations) > MOST_OPERATIONS or operations[-1:] not in ([node], []) or any(memory_of(n) in writes for n in inputs):
         return None
     if not all(is_asked_freely(recorder, n, writes.get(memory_of(n), ())) for n in operations):
         return None

@@ -1,0 +1,183 @@
+"""Branches whose arms store small tensors: both arms are followed, and `torch.where` selects what the frame goes on with.
+
+A layer that keeps ranges of what it has seen stores other new tensors in its first call than in later ones, and eager asks a tensor which. Both arms are
+computed where that costs less than the question: they consist of operations over few elements that raise, write and draw nothing, and every attribute, variable
+and value on the stack in which they differ is a new tensor in both, that nothing differentiates. A branch of which this turns out not to be so is
+asked in the next attempt (`Manner.asked_at`). `predication.py` does the same for numbers, which may also be written in place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dynacompile.capture.breaks import NotConstant, Unsupported
+from dynacompile.capture.bytecode import Decoded
+from dynacompile.capture.frames.predication import IN_ARMS, Arm, refusal, same
+from dynacompile.capture.recorded import storage_of
+from dynacompile.capture.tensors.distributions import is_harmless
+from dynacompile.capture.tensors.entry_conditions import is_random
+from dynacompile.capture.tensors.tensor import TensorValue
+from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.cpython.instructions import Instr
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from dynacompile.capture.frames.interpreter import FrameContext, SymbolicFrame
+
+IN_SELECTED = IN_ARMS | {"STORE_FAST", "STORE_ATTR"}
+MOST_ELEMENTS = 1 << 12  # of what an operation of an arm takes or gives
+MOST_OPERATIONS = 32  # of both arms
+
+
+class Refused(Exception):
+    """A branch can't be selected: the frame is to be captured with a question there."""
+
+    def __init__(self, place: tuple[CodeType, int]):
+        self.place = place
+
+
+class SelectedArm(Arm):
+    """stores: attributes that the arm stores, by their owner and name. They are stored when both arms have been followed."""
+
+    def __init__(self, cx: FrameContext, condition: TensorValue):
+        super().__init__(cx, condition)
+        self.stores: dict[tuple[Value, str], Value] = {}
+        self.begin = len(cx.recorder.nodes)
+
+    def check_call(self, code: CodeType) -> None:
+        if self.stores:  # which it may read
+            raise refusal(f"calls {code.co_qualname}")
+        super().check_call(code)
+
+    def write(self, kind: str, target: object, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        return None
+
+    def store(self, owner: Value, name: str, value: Value) -> None:
+        if not isinstance(owner, ObjectValue) or owner.source is None or not owner.stores_plainly(name):
+            raise refusal(f"stores {owner.describe()}.{name}")
+        self.stores[owner, name] = value
+
+    def stored(self, owner: Value, name: str) -> Value | None:
+        return self.stores.get((owner, name)) or (None if self.outer is None else self.outer.stored(owner, name))
+
+    def finish(self) -> None:
+        super().finish()
+        nodes = self.cx.recorder.nodes[self.begin :]
+        if len(nodes) > MOST_OPERATIONS or not all(is_harmless(n) and not is_random(n) and all(map(is_small, (n, *n.all_input_nodes))) for n in nodes):
+            raise refusal("computes what only one of them may")
+
+
+def is_small(node: torch.fx.Node) -> bool:
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or all(type(n) is int for n in value.shape) and value.numel() <= MOST_ELEMENTS
+
+
+def selected_branch(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_if: bool) -> bool:
+    """Follows both arms of a conditional jump, and goes on where they meet; False where the condition is to be asked."""
+    cx, place = frame.cx, (frame.code, instr.index)
+    if type(condition) is not TensorValue or condition.number() is not None or condition.fake.numel() != 1 or condition.fake.requires_grad:
+        return False
+    join = None if cx.bodies or cx.watching is not None or place in cx.manner.asked_at else meeting(frame.decoded, instr)
+    if join is None or instr.target is None:
+        return False
+    stack, slots = list(frame.stack), list(frame.slots)
+    try:
+        flag = cx.op("call_method", "reshape", [condition, ConstantValue(())], {})
+        flag = cx.op("call_function", torch.ne, [flag, ConstantValue(0)], {})
+        falls = follow(frame, instr.index + 1, join, flag)
+        frame.stack, frame.slots = list(stack), list(slots)
+        jumps = follow(frame, instr.target.index, join, flag)
+        select(frame, join, *((jumps, falls) if jumps_if else (falls, jumps)))
+    except (Unsupported, NotConstant) as reason:
+        raise Refused(place) from reason
+    return True
+
+
+def meeting(decoded: Decoded, instr: Instr) -> Instr | None:
+    """The first instruction on all ways from a conditional jump; None where they lead back, or over instructions that arms do not have."""
+    assert instr.target is not None
+    waiting = {instr.index + 1, instr.target.index}
+    last = instr.index
+    while True:
+        first = min(waiting)
+        if first <= last:
+            return None
+        step, last = decoded.instrs[first], first
+        if len(waiting) == 1:
+            return step
+        waiting.remove(first)
+        if step.op.startswith("POP_JUMP") and step.target is not None:
+            waiting |= {first + 1, step.target.index}
+        elif step.op not in IN_SELECTED:
+            return None
+        else:
+            waiting.add(first + 1 if step.target is None else step.target.index)
+
+
+class Followed:
+    """An arm that was followed: what it left."""
+
+    def __init__(self, arm: SelectedArm, stack: list[Value], slots: list[Value | None]):
+        self.arm, self.stack, self.slots, self.fresh = arm, stack, slots, arm.fresh()
+
+
+def follow(frame: SymbolicFrame, start: int, join: Instr, flag: Value) -> Followed:
+    cx = frame.cx
+    assert isinstance(flag, TensorValue)
+    arm = cx.arm = SelectedArm(cx, flag)
+    try:
+        if arm.outer is not None and not isinstance(arm.outer, SelectedArm):
+            raise refusal("has a branch of its own")
+        frame.index = start
+        while frame.index != join.index:
+            if not start <= frame.index < join.index:
+                raise refusal("raises an exception")
+            frame.step()
+    finally:
+        cx.arm = arm.outer
+    arm.finish()
+    return Followed(arm, list(frame.stack), list(frame.slots))
+
+
+def select(frame: SymbolicFrame, join: Instr, true: Followed, false: Followed) -> None:
+    """Leaves the frame as it is after the branch: true where the condition holds."""
+    cx, taken = frame.cx, set[int]()
+
+    def chosen(left: Value | None, right: Value | None) -> Value:
+        if left is right and left is not None or isinstance(left, ConstantValue) and isinstance(right, ConstantValue) and same(left.value, right.value):
+            return left
+        for value, arm in ((left, true), (right, false)):
+            if type(value) is not TensorValue or not is_new(value, arm.fresh) or storage_of(value.fake) in taken:
+                raise refusal("gives what is no new tensor")
+            taken.add(storage_of(value.fake))
+        assert isinstance(left, TensorValue) and isinstance(right, TensorValue)
+        if (left.fake.shape, left.fake.dtype, left.fake.device) != (right.fake.shape, right.fake.dtype, right.fake.device):
+            raise refusal("gives another kind of tensor")
+        return cx.op("call_function", torch.where, [true.arm.condition, left, right], {})
+
+    if true.arm.stores.keys() != false.arm.stores.keys() or list(true.arm.stores) != list(false.arm.stores):
+        raise refusal("stores other attributes")
+    live = frame.decoded.live_slots(join)
+    frame.stack = [chosen(*pair) for pair in zip(true.stack, false.stack, strict=True)]
+    pairs = enumerate(zip(true.slots, false.slots, strict=True))
+    frame.slots = [left if left is right else chosen(left, right) if slot in live else None for slot, (left, right) in pairs]
+    for owner, name in true.arm.stores:
+        new = chosen(true.arm.stores[owner, name], false.arm.stores[owner, name])
+        if cx.arm is None:
+            owner.set_attr(cx, name, new)
+        else:
+            cx.arm.store(owner, name, new)
+    frame.index = join.index
+
+
+def is_new(value: TensorValue, fresh: set[int]) -> bool:
+    """Whether an arm made a tensor and nothing else refers to it or its memory."""
+    fake = value.fake
+    return (
+        value.source is None and storage_of(fake) in fresh and not fake.requires_grad and not fake._is_view() and fake.is_contiguous() and not value.is_number
+    )
