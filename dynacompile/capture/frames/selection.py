@@ -22,6 +22,7 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.cpython.instructions import Instr
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def selected_branch(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_
         return False
     stack, slots = list(frame.stack), list(frame.slots)
     try:
-        flag = cx.op("call_method", "reshape", [condition, ConstantValue(())], {})
-        flag = cx.op("call_function", torch.ne, [flag, ConstantValue(0)], {})
+        flag: Value = condition if not condition.fake.dim() else cx.op("call_method", "reshape", [condition, TupleValue([])], {})
+        flag = flag if condition.fake.dtype is torch.bool else cx.op("call_function", torch.ne, [flag, ConstantValue(0)], {})
         falls = follow(frame, instr.index + 1, join, flag)
         frame.stack, frame.slots = list(stack), list(slots)
         jumps = follow(frame, instr.target.index, join, flag)
@@ -176,8 +177,7 @@ def select(frame: SymbolicFrame, join: Instr, true: Followed, false: Followed) -
 
 
 def is_new(value: TensorValue, fresh: set[int]) -> bool:
-    """Whether an arm made a tensor and nothing else refers to it or its memory."""
+    """Whether an arm made a tensor, in memory of its own, that autograd does not follow."""
     fake = value.fake
-    return (
-        value.source is None and storage_of(fake) in fresh and not fake.requires_grad and not fake._is_view() and fake.is_contiguous() and not value.is_number
-    )
+    is_own = value.source is None and storage_of(fake) in fresh and not fake._is_view() and fake.is_contiguous()
+    return is_own and not fake.requires_grad and not value.is_number
