@@ -30,6 +30,40 @@ def refused(x, count):
     return x * k
 
 
+def written_at(x, place):
+    x = x * 1
+    x[place].add_(3)
+    return x * 2, x[place]
+
+
+def experts(x, weights, hits):
+    """Tokens are picked by a mask for each expert that is hit, without gradients, as models with experts do."""
+    out = torch.zeros_like(x)
+    for hit in hits:
+        hit = hit[0]
+        with torch.no_grad():
+            (places,) = torch.where((x[:, 0] > hit - 1) & (x[:, 1:][:, hit] < 2))
+        out.index_add_(0, places, x[places] @ weights[hit])
+    return out
+
+
+def positions_without_gradients(x):
+    y = x * 2
+    with torch.no_grad():
+        y = y + x
+        kept = (x > 0).nonzero().flatten()
+        scale = x[kept].sum() * y.sum()
+    return x[kept] * scale * y.sum(), scale.requires_grad, y.requires_grad
+
+
+def positions_with_gradients(x):
+    with torch.enable_grad():
+        y = x * 2
+        kept = (y > 0).nonzero().flatten()
+        z = y[kept] * 3
+    return z, (x * 2).requires_grad, y.detach()
+
+
 PROGRAMS = {
     "positions": (lambda x: (x > 0).nonzero() * 2, [(x.view(2, 2),) for x in X], 1),
     "mask": (lambda x: x[x > 0] * 2 + 1, [(x,) for x in X], 1),
@@ -46,6 +80,14 @@ PROGRAMS = {
     "a condition that does not hold": (refused, [(X[0], n(i)) for i in (1, 2, 5, 0)], 1),
     "sizes as results": (lambda x: (x[x > 0].shape[0], x[x > 0].numel() * 2, x + 1), [(x,) for x in X], 1),
     "joined": (lambda x: torch.cat([x[x > 0], x[x < 0]]) * 2, [(x,) for x in X], 1),
+    "a place": (lambda x, place: x[place] * 2 + x.sum(), [(X[0].view(2, 2), n(i)) for i in (0, 1, -1, -2)], 1),
+    "a place outside": (lambda x, place: x.exp()[place] * 2, [(X[0].view(2, 2), n(i)) for i in (0, 2, -3, 1)], 1),
+    "gradients of places": (lambda x, place: x[place] * x[place - 1].exp(), [(X[0].clone().view(2, 2).requires_grad_(), n(i)) for i in (0, 1)], 1),
+    "a place that is written": (written_at, [(X[0].clone().view(2, 2), n(i)) for i in (0, 1)], 1),
+    "a place that is returned": (lambda x, place: (x[place], x[place].T, x * 2), [(X[0].clone().view(2, 2), n(i)) for i in (0, 1)], 1),
+    "experts": (experts, [(torch.randn(6, 4), torch.randn(3, 4, 4, requires_grad=True), torch.tensor(h)) for h in ([[0], [2]], [[1], [0]])], 1),
+    "without gradients inside": (positions_without_gradients, [(x.clone().requires_grad_(),) for x in X], 1),
+    "with gradients inside": (torch.no_grad()(positions_with_gradients), [(x.clone().requires_grad_(),) for x in X], 1),
     "with symbolic sizes": (lambda x: x[x > 0] + x.shape[0], [(torch.arange(k) - 2.0,) for k in (4, 6, 9, 7)], 2),
 }
 

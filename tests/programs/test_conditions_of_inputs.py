@@ -124,3 +124,63 @@ def test_a_condition_that_stores_leaves_what_it_is_asked_about():
     given = torch.tensor([False, True, True])
     assert Condition(steps)(given) is True and given.tolist() == [False, True, True]
     assert Condition(steps)(torch.tensor([False]).expand(3)) is None
+
+
+def of_many_inputs(x, *flags):
+    for i, flag in enumerate(flags):
+        if (flag > 0).all():
+            x = x + x.new_full((64,), i).sum()
+    return x * 2
+
+
+def test_one_frame_asks_many_inputs():
+    """As ranges of many quantizers, all of which have another answer from the second call on."""
+    compiled = dynacompile.compile(of_many_inputs, fullgraph=True, isolate_recompiles=True)
+    for value in (1, -1, -2, 3, -1):
+        x, flags = torch.randn(3), [torch.full((2,), value) for _ in range(20)]
+        torch.testing.assert_close(compiled(x, *flags), of_many_inputs(x, *flags))
+    assert len(dynacompile.cache_entries(compiled)) == 2
+
+
+def test_answers_make_a_bounded_number_of_entries():
+    """After four, the frame is left where a condition is asked, and serves all answers."""
+    broke = []
+    end = dynacompile.subscribe(lambda e: broke.append(e) if isinstance(e, events.GraphBroke) else None)
+    compiled = dynacompile.compile(of_many_inputs, isolate_recompiles=True)
+    for k in range(16):
+        x, flags = torch.randn(3), [torch.full((2,), 1 if k >> i & 1 else -1) for i in range(4)]
+        torch.testing.assert_close(compiled(x, *flags), of_many_inputs(x, *flags))
+        assert bool(broke) == (k >= 4)
+    end()
+    assert len(dynacompile.cache_entries(compiled)) <= 8
+
+
+class Looked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.nn.Embedding(5, 3)
+
+    def forward(self, x, places):
+        y = x.exp()
+        assert y.min() > 0.5, "small"
+        kept = (places != 1).int().cumsum(1) * 2 - 1
+        return self.rows(kept.clamp(min=0)) * y.sum() + self.rows.weight[places, places]
+
+
+def test_rows_that_an_input_names_are_looked_up_after_a_statement_that_raises():
+    """A guard asks whether the places are there, since what is outside may only be found after the statement."""
+    module = Looked()
+    compiled = dynacompile.compile(module, isolate_recompiles=True)
+    big, small = torch.ones(3), -torch.ones(3)
+    inside, outside = torch.tensor([[0, 1, 2], [1, 1, 1]]), torch.tensor([[0, 2, 3], [0, 0, 9]])
+    for x, places in ((big, inside), (small, inside), (big, outside), (small, outside), (big, inside), (big, inside * 2)):
+        told = []
+        for run in (compiled, module):
+            try:
+                told.append(run(x, places))
+            except (AssertionError, IndexError) as error:
+                told.append((type(error), str(error)))
+        assert torch.allclose(*told) if isinstance(told[1], torch.Tensor) else told[0] == told[1]
+    first = dynacompile.compile(Looked(), fullgraph=True, isolate_recompiles=True)
+    first(big, inside)
+    assert len(dynacompile.cache_entries(first)) == 1

@@ -83,41 +83,45 @@ def selected_branch(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_
     cx, place = frame.cx, (frame.code, instr.index)
     if type(condition) is not TensorValue or condition.number() is not None or condition.fake.numel() != 1 or condition.fake.requires_grad:
         return False
-    join = None if cx.bodies or cx.watching is not None or place in cx.manner.asked_at else meeting(frame.decoded, instr)
-    if join is None or instr.target is None:
+    met = None if cx.bodies or cx.watching is not None or place in cx.manner.asked_at else meeting(frame.decoded, instr)
+    if met is None or instr.target is None:
         return False
     stack, slots = list(frame.stack), list(frame.slots)
     try:
         flag: Value = condition if not condition.fake.dim() else cx.op("call_method", "reshape", [condition, TupleValue([])], {})
         flag = flag if condition.fake.dtype is torch.bool else cx.op("call_function", torch.ne, [flag, ConstantValue(0)], {})
-        falls = follow(frame, instr.index + 1, join, flag)
+        falls = follow(frame, instr.index + 1, *met, flag)
         frame.stack, frame.slots = list(stack), list(slots)
-        jumps = follow(frame, instr.target.index, join, flag)
-        select(frame, join, *((jumps, falls) if jumps_if else (falls, jumps)))
+        jumps = follow(frame, instr.target.index, *met, flag)
+        select(frame, met[0], *((jumps, falls) if jumps_if else (falls, jumps)))
     except (Unsupported, NotConstant) as reason:
         raise Refused(place) from reason
     return True
 
 
-def meeting(decoded: Decoded, instr: Instr) -> Instr | None:
-    """The first instruction on all ways from a conditional jump; None where they lead back, or over instructions that arms do not have."""
+def meeting(decoded: Decoded, instr: Instr) -> tuple[Instr, frozenset[int]] | None:
+    """The first instruction on all ways from a conditional jump, and the places of those before it; None where a way leads over what arms do not have. It may
+    be the head of a loop, which ways lead back to."""
     assert instr.target is not None
-    waiting = {instr.index + 1, instr.target.index}
-    last = instr.index
-    while True:
+    waiting, back, inside = {instr.index + 1, instr.target.index}, set[int](), set[int]()
+    while waiting:
         first = min(waiting)
-        if first <= last:
+        if first <= max(inside, default=instr.index):
             return None
-        step, last = decoded.instrs[first], first
-        if len(waiting) == 1:
-            return step
+        step = decoded.instrs[first]
+        if len(waiting) == 1 and not back:
+            return step, frozenset(inside)
         waiting.remove(first)
+        inside.add(first)
         if step.op.startswith("POP_JUMP") and step.target is not None:
             waiting |= {first + 1, step.target.index}
         elif step.op not in IN_SELECTED:
             return None
+        elif step.target is None:
+            waiting.add(first + 1)
         else:
-            waiting.add(first + 1 if step.target is None else step.target.index)
+            (back if step.target.index < first else waiting).add(step.target.index)
+    return (decoded.instrs[back.pop()], frozenset(inside)) if len(back) == 1 else None
 
 
 class Followed:
@@ -127,7 +131,7 @@ class Followed:
         self.arm, self.stack, self.slots, self.fresh = arm, stack, slots, arm.fresh()
 
 
-def follow(frame: SymbolicFrame, start: int, join: Instr, flag: Value) -> Followed:
+def follow(frame: SymbolicFrame, start: int, join: Instr, inside: frozenset[int], flag: Value) -> Followed:
     cx = frame.cx
     assert isinstance(flag, TensorValue)
     arm = cx.arm = SelectedArm(cx, flag)
@@ -136,7 +140,7 @@ def follow(frame: SymbolicFrame, start: int, join: Instr, flag: Value) -> Follow
             raise refusal("has a branch of its own")
         frame.index = start
         while frame.index != join.index:
-            if not start <= frame.index < join.index:
+            if frame.index not in inside:
                 raise refusal("raises an exception")
             frame.step()
     finally:
