@@ -163,9 +163,18 @@ def finished(graph: torch.fx.GraphModule, growing: Growing, place: Mapping[Node,
     outputs = tuple(n for n in own if "val" in n.meta and (n in returned or any(place[u] >= limit or is_number(u) for u in n.users)))
     growing.graph.output(tuple(growing.nodes[n] for n in outputs))
     values = [n.meta["val"] for n in growing.inputs]
+    refuse_views(growing.inputs)
     symbols = inputs_for_symbols(growing, before)
     fakes = (*values, *(number_at(node, dim) for node, dim in symbols))
     return [Segment(torch.fx.GraphModule(graph, growing.graph), fakes, tuple(growing.inputs), symbols, outputs)]
+
+
+def refuse_views(inputs: Sequence[Node]) -> None:
+    """Of tensors that are written: a segment is compiled as if each of its inputs had memory of its own."""
+    for node in inputs:
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor) and value._version and (value._is_view() or node.target is getattr):
+            raise Unsupported("aliased-mutation", f"inputs that share memory are written in place: {node.name}, in a part of the graph", "clone it first")
 
 
 def inputs_for_symbols(growing: Growing, before: Sequence[Node]) -> tuple[tuple[Node, int | None], ...]:

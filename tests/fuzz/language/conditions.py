@@ -69,4 +69,72 @@ while (N1 > <small> + 2).any():
     N3 = N3 + 1
 -> N3 tensor""",
 )
-CONDITIONS: list[tuple[float, Statement]] = [(3.0, from_family(templates)) for templates in (STORES, QUESTIONS)]
+SELECTED = (
+    """
+N1 = <tensor>.detach().clone()
+N2 = (N1 * 2).sum()
+if N2 > <small>:
+    N3 = N2 + 1
+    N4 = N1.max() * 2
+elif N1.min() > -2 and N2 < 3:
+    N3 = N2 - 1
+    N4 = N1.mean()
+else:
+    N3 = N2 * N2
+    N4 = N1.min()
+~
+-> N1 * N3 + N4 tensor""",
+    """
+class N1:
+    def __init__(self):
+        self.low = torch.zeros(1)
+        self.high = torch.ones(1)
+N2 = N1()
+N3 = <tensor>.detach()
+for N4 in range(3):
+    if (N3 * (N4 + 1)).sum() > <small>:
+        N2.low = N2.low + N3.min()
+        N2.high = N2.high * 0.5
+    else:
+        N2.low = N2.low * 0.5
+        N2.high = N2.high + N3.max()
+~
+N5 = N2.low if (N2.high > <small>).all() else N2.high - 1
+-> N3 + N2.low * N2.high + N5 tensor""",
+    """
+N1 = <tensor>.detach().exp()
+N2 = {'seen': 0, 'last': None}
+try:
+    N2['seen'] = 1
+    N2['last'] = N1.sum()
+    if (N1 * 2).sum() > <small> + 40:
+        raise ValueError('large')
+    N2['seen'] = 2
+    N2['last'] = N1 * 2
+except ValueError as N3:
+    LOG.append(str(N3))
+LOG.append(N2['seen'])
+~
+-> N2['last'].sum() tensor""",
+)
+CHECKED = (
+    """
+LOG.append('before')
+N1 = <tensor>.detach() * 2
+if (N1.abs() > <small> + 30).any():
+    raise ValueError('large')
+LOG.append(('between', len(LOG)))
+assert N1.isnan().sum() == 0 and N1.abs().sum() < 500, 'wide'
+~
+-> N1 + 1 tensor""",
+    """
+N1 = torch.arange(5.0)
+N2 = <tensor>.detach() * 3
+if not (N2.abs().sum() < 900):
+    raise RuntimeError('wide', 3)
+N3 = torch.nn.functional.embedding(torch.tensor([[0, 1], [4, 2]]), N1[:, None])
+N4 = N1[torch.arange(3), ]
+~
+-> N2.sum() + N3.sum() + N4 tensor""",
+)
+CONDITIONS: list[tuple[float, Statement]] = [(3.0, from_family(templates)) for templates in (STORES, QUESTIONS, SELECTED, CHECKED)]
