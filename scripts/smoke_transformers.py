@@ -101,7 +101,8 @@ class Told:
         found = self.rival
         theirs = found and (found.failed or f"{found.graphs} graphs, {found.places} breaks in {found.attempts} frames, {found.ops} ops")
         rival = f" | torch.compile: {theirs}" if theirs else ""
-        counts = f"{self.graphs} graphs, {self.places} breaks in {len(self.breaks)} frames, {self.ops} ops, {len(self.skipped)} skipped, {self.recompiles} recompiles"
+        breaks = f"{self.places} breaks in {len(self.breaks)} frames"
+        counts = f"{self.graphs} graphs, {breaks}, {self.ops} ops, {len(self.skipped)} skipped, {self.recompiles} recompiles"
         calls = f", by call {self.calls}" if len(self.calls) > 2 else ""
         return f"{self.name}: {verdict}: {counts}{calls}, {self.seconds:.1f} s{rival}"
 

@@ -19,7 +19,8 @@ from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.tensors.distributions import is_harmless
 from dynacompile.capture.tensors.entry_conditions import is_random
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.tensors.torch_functions import TorchFunction
+from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import TupleValue
@@ -51,9 +52,18 @@ class SelectedArm(Arm):
         self.begin = len(cx.recorder.nodes)
 
     def check_call(self, code: CodeType) -> None:
-        if self.stores:  # which it may read
+        if self.has_stored():  # which it may read
             raise refusal(f"calls {code.co_qualname}")
         super().check_call(code)
+
+    def check(self, frame: SymbolicFrame, step: Instr) -> None:
+        """Of an instruction that is about to run: of what is called where attributes have been stored, tensors and torch read none."""
+        callees = map(self.cx.force, frame.stack[-step.arg - 2 :][:2]) if step.op == "CALL" and self.has_stored() else (None,)
+        if not any(c is None or isinstance(c, TorchFunction) or isinstance(c, Method) and isinstance(c.owner, TensorValue) for c in callees):
+            raise refusal("calls what may read what it has stored")
+
+    def has_stored(self) -> bool:
+        return bool(self.stores) or isinstance(self.outer, SelectedArm) and self.outer.has_stored()
 
     def write(self, kind: str, target: object, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         return None
@@ -142,6 +152,7 @@ def follow(frame: SymbolicFrame, start: int, join: Instr, inside: frozenset[int]
         while frame.index != join.index:
             if frame.index not in inside:
                 raise refusal("raises an exception")
+            arm.check(frame, frame.decoded.instrs[frame.index])
             frame.step()
     finally:
         cx.arm = arm.outer
@@ -163,7 +174,10 @@ def select(frame: SymbolicFrame, join: Instr, true: Followed, false: Followed) -
         assert isinstance(left, TensorValue) and isinstance(right, TensorValue)
         if (left.fake.shape, left.fake.dtype, left.fake.device) != (right.fake.shape, right.fake.dtype, right.fake.device):
             raise refusal("gives another kind of tensor")
-        return cx.op("call_function", torch.where, [true.arm.condition, left, right], {})
+        made = cx.op("call_function", torch.where, [true.arm.condition, left, right], {})
+        if not isinstance(made, TensorValue) or not made.fake.stride() == left.fake.stride() == right.fake.stride():
+            raise refusal("gives another layout")
+        return made
 
     if true.arm.stores.keys() != false.arm.stores.keys() or list(true.arm.stores) != list(false.arm.stores):
         raise refusal("stores other attributes")

@@ -19,7 +19,7 @@ import torch.fx
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.resume import is_resume
-from dynacompile.capture.tensors.distributions import Inside, is_harmless
+from dynacompile.capture.tensors.distributions import DRAWS, Inside, is_harmless, name_of
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue, decides
 from dynacompile.capture.tensors.torch_modes import TorchModes
@@ -209,5 +209,5 @@ def has_known_numbers(node: torch.fx.Node) -> bool:
 
 
 def is_random(node: torch.fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return "rand" in name or "dropout" in name or "attention" in name
+    name = name_of(node)
+    return name in DRAWS or "rand" in name or "dropout" in name or "attention" in name

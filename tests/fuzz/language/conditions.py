@@ -83,7 +83,8 @@ else:
     N3 = N2 * N2
     N4 = N1.min()
 ~
--> N1 * N3 + N4 tensor""",
+N5 = N1 * N3 + N4
+-> N5 tensor""",
     """
 class N1:
     def __init__(self):
@@ -100,7 +101,8 @@ for N4 in range(3):
         N2.high = N2.high + N3.max()
 ~
 N5 = N2.low if (N2.high > <small>).all() else N2.high - 1
--> N3 + N2.low * N2.high + N5 tensor""",
+N6 = N3 + N2.low * N2.high + N5
+-> N6 tensor""",
     """
 N1 = <tensor>.detach().exp()
 N2 = {'seen': 0, 'last': None}
@@ -115,7 +117,8 @@ except ValueError as N3:
     LOG.append(str(N3))
 LOG.append(N2['seen'])
 ~
--> N2['last'].sum() tensor""",
+N4 = N2['last'].sum()
+-> N4 tensor""",
 )
 CHECKED = (
     """
@@ -126,7 +129,8 @@ if (N1.abs() > <small> + 30).any():
 LOG.append(('between', len(LOG)))
 assert N1.isnan().sum() == 0 and N1.abs().sum() < 500, 'wide'
 ~
--> N1 + 1 tensor""",
+N2 = N1 + 1
+-> N2 tensor""",
     """
 N1 = torch.arange(5.0)
 N2 = <tensor>.detach() * 3
@@ -135,6 +139,7 @@ if not (N2.abs().sum() < 900):
 N3 = torch.nn.functional.embedding(torch.tensor([[0, 1], [4, 2]]), N1[:, None])
 N4 = N1[torch.arange(3), ]
 ~
--> N2.sum() + N3.sum() + N4 tensor""",
+N5 = N2.sum() + N3.sum() + N4
+-> N5 tensor""",
 )
 CONDITIONS: list[tuple[float, Statement]] = [(3.0, from_family(templates)) for templates in (STORES, QUESTIONS, SELECTED, CHECKED)]
