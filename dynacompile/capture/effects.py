@@ -132,7 +132,10 @@ class Effects:
     def overtaken(self) -> int | None:
         """How many assumptions come before the first one that can't be asked when all changes before it have been made: one of the changed values, or what it
         was given, has changed again since. None where there is no such one."""
+        own = any(isinstance(value, CellValue) and not self.is_outside(value) for value in self.touched)  # which what was stored may show
         for place, one in enumerate(self.assumed):
+            if own and one.changed:
+                return place
             for value, content in one.changed.items():
                 with of_then(value, content):
                     given, then = reached(value.replay_values()), stored_in(value)  # type: ignore[attr-defined]
@@ -174,15 +177,15 @@ class Effects:
 
     def replay(self, out: Writer) -> None:
         """Changes, in their order, with the questions about what was assumed between them."""
-        last = 0
+        made: dict[Value, int] = {}  # changes that have been made, by their count
         for one in self.assumed:
             for value, content in one.changed.items():
                 with of_then(value, content):
                     value.replay(out)  # type: ignore[attr-defined]
+            made |= dict.fromkeys(one.changed, one.count)
             out.unless(one)
-            last = one.count
         for value in self.pending():
-            if self.touched[value] > last:
+            if self.touched[value] > made.get(value, 0):
                 value.replay(out)  # type: ignore[attr-defined]
         for key, (table, is_root, new) in self.globals.items():
             if self.removed.get(key):

@@ -306,14 +306,42 @@ def filled_later(x, box):
     return y + 1
 
 
-@pytest.mark.parametrize("function", [shared_by_two, set_back, taken_out, filled_later])
+def a_cell_of_its_own(x, box):
+    count = 0
+
+    def read():
+        return count
+
+    box["kept"] = 7
+    box["read"] = read
+    count = 5
+    y = x * 2
+    assert y.min() > 0, "least"
+    count = 6
+    return y
+
+
+def a_function_that_is_returned(x, box):
+    count = 0
+
+    def read():
+        return count
+
+    count = 5
+    y = x * 2
+    assert y.min() > 0, "least"
+    box["read"] = read
+    return y
+
+
+@pytest.mark.parametrize("function", [a_cell_of_its_own, a_function_that_is_returned, shared_by_two, set_back, taken_out, filled_later])
 def test_what_others_see_when_it_raises_is_as_it_was_then(function):
     mine, theirs = {"kept": 3}, {"kept": 3}
     compiled = dynacompile.compile(function, isolate_recompiles=True)
     for x in (GOOD, -GOOD, GOOD * 2, GOOD):
         x = x.clone().requires_grad_().clone()
         assert same(outcome(lambda x: compiled(x, mine), x), outcome(lambda x: function(x, theirs), x))
-        held = [{key: value.tolist() if isinstance(value, torch.Tensor) else value for key, value in box.items()} for box in (mine, theirs)]
+        held = [{key: value.tolist() if isinstance(value, torch.Tensor) else value() if callable(value) else value for key, value in box.items()} for box in (mine, theirs)]
         assert held[0] == held[1] and list(held[0]) == list(held[1])
 
 
