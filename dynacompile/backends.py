@@ -10,9 +10,10 @@ import torch
 import torch.fx
 
 from dynacompile.env import Env
-from dynacompile.errors import BackendError
+from dynacompile.errors import BackendError, Unsupported
 from dynacompile.interop import inductor_call
 from dynacompile.ir.captured import Captured
+from dynacompile.ir.symbolic_graphs import picked
 from dynacompile.markers import disable
 from dynacompile.ops.module_hooks import HookStep, refusal
 from dynacompile.ops.regions import FORMS, with_regions
@@ -120,7 +121,14 @@ def aot_eager(captured: Captured, env: Env) -> GraphCall:
 def inductor(captured: Captured, env: Env) -> GraphCall:
     if any(isinstance(node.target, HookStep) for node in captured.graph.graph.nodes):  # type: ignore[union-attr]
         raise refusal()
+    refuse_places(captured)
     return inductor_call(captured.graph, [i.fake for i in captured.inputs])  # type: ignore[arg-type]
+
+
+def refuse_places(captured: Captured) -> None:
+    """Other compilers would trace a view at a place that a tensor names with fakes, which show place 0."""
+    if any(node.target is picked for node in captured.graph.graph.nodes):  # type: ignore[union-attr]
+        raise Unsupported("symbolic-shape", "a tensor of one int indexes another, in a graph for another compiler", "leave capture_values off")
 
 
 BACKENDS: dict[str, Callable[[Captured, Env], GraphCall]] = {"default": default, "eager": eager, "aot_eager": aot_eager, "inductor": inductor}
@@ -131,6 +139,7 @@ def of_callable(backend: Callable[..., Any]) -> Callable[[Captured, Env], GraphC
     name = getattr(backend, "__name__", type(backend).__name__)
 
     def call(captured: Captured, env: Env) -> GraphCall:
+        refuse_places(captured)
         made = call_program(backend, captured)
         if not callable(made):
             raise BackendError(f"backend {name} returned {type(made).__name__}, which is not callable; it must return a callable over the graph's inputs")

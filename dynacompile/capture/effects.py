@@ -132,16 +132,13 @@ class Effects:
     def overtaken(self) -> int | None:
         """How many assumptions come before the first one that can't be asked when all changes before it have been made: one of the changed values, or what it
         was given, has changed again since. None where there is no such one."""
-        own = any(isinstance(value, CellValue) and not self.is_outside(value) for value in self.touched)  # which what was stored may show
         for place, one in enumerate(self.assumed):
-            if own and one.changed:
-                return place
             for value, content in one.changed.items():
                 with of_then(value, content):
                     given, then = reached(value.replay_values()), stored_in(value)  # type: ignore[attr-defined]
                 if self.touched[value] > one.count and not (content and then <= stored_in(value)):
                     return place
-                if any(self.touched.get(part, 0) > one.count for part in given if not is_loadable(part)):
+                if any(self.touched.get(part, 0) > one.count or isinstance(part, CellValue) for part in given if not is_loadable(part)):
                     return place
         return None
 

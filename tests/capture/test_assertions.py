@@ -341,7 +341,10 @@ def test_what_others_see_when_it_raises_is_as_it_was_then(function):
     for x in (GOOD, -GOOD, GOOD * 2, GOOD):
         x = x.clone().requires_grad_().clone()
         assert same(outcome(lambda x: compiled(x, mine), x), outcome(lambda x: function(x, theirs), x))
-        held = [{key: value.tolist() if isinstance(value, torch.Tensor) else value() if callable(value) else value for key, value in box.items()} for box in (mine, theirs)]
+        held = [
+            {key: value.tolist() if isinstance(value, torch.Tensor) else value() if callable(value) else value for key, value in box.items()}
+            for box in (mine, theirs)
+        ]
         assert held[0] == held[1] and list(held[0]) == list(held[1])
 
 

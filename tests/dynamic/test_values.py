@@ -7,6 +7,7 @@ import torch
 
 import dynacompile
 from dynacompile.errors import Unsupported
+from dynacompile.ir.symbolic_graphs import picked
 from tests.dynamic.varying import check_varying
 
 VALUES = {"capture_values": True}
@@ -162,3 +163,21 @@ def test_a_place_that_is_written(backend):
         for have, want in zip(compiled(mine, X[0].view(2, 2), n(place)), written(theirs, X[0].view(2, 2), n(place))):
             assert torch.equal(have, want)
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("options", [{}, VALUES], ids=["default", "capture_values"])
+def test_other_compilers_are_given_no_place_that_a_tensor_names(options):
+    """What they trace with fakes would be place 0."""
+    targets = []
+
+    def traced(graph, inputs):
+        targets.extend(node.target for node in graph.graph.nodes)
+        return graph.forward
+
+    def program(x, place):
+        return x.exp()[place] * 2
+
+    compiled = dynacompile.compile(program, backend=traced, isolate_recompiles=True, options=options)
+    for place in (0, 1, -1):
+        assert torch.equal(compiled(X[0].view(2, 2), n(place)), program(X[0].view(2, 2), n(place)))
+    assert targets and picked not in targets

@@ -363,3 +363,69 @@ def test_large_tensors_are_computed_where_they_are_wanted():
     for row in ROWS:
         x = torch.tensor(row)
         torch.testing.assert_close(compiled(None, x), large(None, x), equal_nan=True)
+
+
+class Quantizer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("low", torch.zeros(1) - 1e-5)
+        self.register_buffer("high", torch.zeros(1) + 1e-5)
+
+    def forward(self, x):
+        low, high = x.data.min(), x.data.max()
+        if high.isnan().sum() != 0 or low.isnan().sum() != 0:
+            raise ValueError("not a number")
+        return ranges_of(self, x, low, high)
+
+
+def ranges_of(self, x, low, high):
+    if self.low.min() > -1.1e-5 and self.high.max() < 1.1e-5:
+        self.low = self.low + low
+        self.high = self.high + high
+    else:
+        self.low = self.low * 0.95 + low * (1 - 0.95)
+        self.high = self.high * 0.95 + high * (1 - 0.95)
+    return x
+
+
+class Quantized(torch.nn.Module):
+    """One quantizer is used twice, and rows are looked up between its questions."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(7, 4), torch.nn.Embedding(9, 4)
+        self.shared, self.last = Quantizer(), torch.nn.ModuleList(Quantizer() for _ in range(3))
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, ids):
+        known = (ids != 1).int()
+        x = self.shared(self.words(ids))
+        x = self.shared(x + self.places((torch.cumsum(known, 1) * known).long() + 1))
+        for quantizer in self.last:
+            x = torch.nn.functional.dropout(quantizer(self.inner(x)), 0.5, self.training)
+        return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "default"])
+def test_quantizers_are_one_graph_with_one_entry(backend):
+    torch.manual_seed(1)
+    mine = Quantized()
+    theirs = copy.deepcopy(mine)
+    compiled = dynacompile.compile(mine, backend=backend, fullgraph=True, isolate_recompiles=True)
+    for k in range(4):
+        ids = torch.randint(0, 7, (2, 5))
+        if k == 3:
+            with torch.no_grad():
+                mine.inner.weight[0, 0] = theirs.inner.weight[0, 0] = float("nan")
+        told = []
+        for run, module in ((compiled, mine), (theirs, theirs)):
+            torch.manual_seed(k)
+            try:
+                run(ids).sum().backward()
+            except ValueError as error:
+                told.append(str(error))
+            told += [*map(torch.clone, module.buffers()), *(p.grad for p in module.parameters())]
+        half = len(told) // 2
+        for a, b in zip(told[:half], told[half:], strict=True):
+            assert a == b if isinstance(a, str) else torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert (told[0] == "not a number") and len(dynacompile.cache_entries(compiled)) == 1
