@@ -1,15 +1,16 @@
 """Branches on what the inputs alone decide: `if (mask == 1).all(): mask = None`. The condition is asked before the graph, as a guard, so that each of its
 answers has an entry, and none has a break.
 
-A frame may ask as many conditions as it has branches: the ranges of all quantizers of a model change in the same call. What is bounded is the number of
-entries that nothing but answers tells apart. Where a call meets `MOST_ANSWERS` such entries, none of which has its answers, the next entry has breaks
-there, and serves all of them.
+A frame may ask conditions of any number of inputs, a few of each, since each computes anew what rounds of a loop have made of the input. The number of
+entries that nothing but answers tells apart is bounded, too: where a call meets `MOST_ANSWERS` such entries, none of which has its answers, the next entry
+has breaks there, and serves all of them.
 """
 
 from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +35,19 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.recording import Recording
     from dynacompile.ir.captured import Guard
 
+MOST_CONDITIONS = 2  # of an input
 MOST_ANSWERS = 4  # entries of a frame
 MOST_OPERATIONS = 32
 MOST_BYTES = 1 << 20  # of the input: an entry reads it once more
 
 
 class Conditions:
-    """asked: how many conditions on inputs guards ask. answers: of those that were asked, by the tensor and its version."""
+    """asked: how many conditions on inputs guards ask. of_inputs: of them, how many by the input, and whether they are about rows. answers: of those that were
+    asked, by the tensor and its version."""
 
     def __init__(self) -> None:
         self.asked = 0
+        self.of_inputs: Counter[tuple[torch.fx.Node, bool]] = Counter()
         self.answers: dict[tuple[torch.fx.Node, int, int | None], bool] = {}
 
 
@@ -130,7 +134,8 @@ def answer_to(cx: Context, tensor: TensorValue, rows: int | None = None) -> bool
     if placeholder is None:
         cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
         return bool(cx.guarded_call(Condition(listed).holds, [None], {}))
-    if not (cx.manner.asks_inputs or cx.fullgraph) or is_resume(cx.frames[0].code):
+    of_inputs, about = cx.state(Conditions).of_inputs, (placeholder, rows is not None)
+    if not (cx.manner.asks_inputs or cx.fullgraph) or of_inputs[about] >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
         return None
     given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
     if type(given) is not TensorValue or given.source is None or cx.recorder.was_written(given) or cx.recorder.is_inference(given.fake):
@@ -143,6 +148,7 @@ def answer_to(cx: Context, tensor: TensorValue, rows: int | None = None) -> bool
     if answer is None:
         return None
     cx.state(Conditions).asked += 1
+    of_inputs[about] += 1
     answers[asking] = answer
     cx.recorder.shown.add(storage_of(given.fake))
     cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
