@@ -231,8 +231,9 @@ class GraphState:
         except (Unsupported, NeedsNumbers):
             raise
         except Exception as reason:
-            if not isinstance(reason, RecursionError):
-                check_recurs(reason, lambda: self.run_once(kind, target, args, kwargs, reads))
+            if isinstance(reason, RecursionError):
+                raise unsupported("too-deep", target_name(target)) from reason
+            check_recurs(reason, lambda: self.run_once(kind, target, args, kwargs, reads))
             if isinstance(reason, (DataDependentOutputException, DynamicOutputShapeException)) or isinstance(reason, RuntimeError) and is_undecided(reason):
                 raise unsupported("data-dependent-shape", target_name(target)) from reason
             raise unsupported("op-failed", f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}") from reason

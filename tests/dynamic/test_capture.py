@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 import dynacompile
 from dynacompile import native
-from dynacompile.events import GraphBroke
 from tests.dynamic.varying import check_varying
 
 SIZES = ((4, 8), (8, 16), (32, 64), (7, 9))
@@ -43,6 +42,7 @@ def halves(x):
     return torch.cat([b, a])
 
 
+ASKS_PADDING = torch.torch_version.TorchVersion(torch.__version__) >= (2, 15)  # whose rule for fakes asks whether nothing is padded
 PROGRAMS = {
     "walkthrough": (lambda x: x * 2 + 1, [(r(4, 8),), (r(8, 16),), (r(32, 64),)], 2),
     "any size": (lambda x: x * 2 + 1, [(r(*s),) for s in SIZES], 2),
@@ -61,7 +61,7 @@ PROGRAMS = {
     "int argument": (lambda x, n: x[:n] * n, [(r(40), n) for n in (3, 4, 5, 6)], 2),
     "int arithmetic": (lambda x, n: (n + 1) * 2 - n // 3 + (n << 2) - -n, [(r(4), n) for n in (5, 7, 8, 9)], 2),
     "int division": (lambda x, n: (-n // 4, -n % 4, n // -3, n % -3, -n // -3, divmod(-n, 4), n * x), [(r(4), n) for n in (5, 7, 8, 9)], 2),
-    "padded to a multiple": (lambda x: F.pad(x, (0, -x.shape[-1] % 8)) * -(-x.shape[-1] // 8), [(r(2, n),) for n in (4, 5, 7, 8, 9, 17)], 2),
+    "padded to a multiple": (lambda x: F.pad(x, (0, -x.shape[-1] % 8)) * -(-x.shape[-1] // 8), [(r(2, n),) for n in (4, 5, 7, 8, 9, 17)], 2 + ASKS_PADDING),
     "step counter": (lambda x, n: (x * n, n + 1), [(r(4), n) for n in range(6)], 2),
     "int in a list": (lambda x, c: x * c[0], [(r(4), [n, 1]) for n in (5, 7, 8, 9)], 2),
     "view that keeps a dimension": (lambda x: x.view(x.shape[0], -1, 2).transpose(0, 1), [(r(n, 8),) for n in (4, 5, 6)], 2),
@@ -168,6 +168,5 @@ def test_guards_are_named_with_the_users_line():
 
 
 def test_values_stay_unknown():
-    """A subscript by a tensor of one int breaks as without symbols. What follows is one graph, which is cut at a size that depends on values."""
-    events = check_varying(lambda x, i: x[i] * 2 + x.nonzero().sum(), [(r(n, 3), torch.tensor(1)) for n in (4, 5)], 2, breaks=1, dynamic=True)
-    assert {e.code for e in events if isinstance(e, GraphBroke)} == {"data-dependent-shape"}
+    """The graph is cut where a tensor of one int takes a row, and at a size that depends on values: there is one entry, for every row and size."""
+    check_varying(lambda x, i: x[i] * 2 + x.nonzero().sum(), [(r(n, 3), torch.tensor(i)) for n, i in ((4, 1), (5, 3), (6, -1))], 1, dynamic=True)
