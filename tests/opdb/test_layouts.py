@@ -17,7 +17,7 @@ import dynacompile
 from dynacompile.ir.fakes import fake_mode, fake_of
 
 MADE_OF_NOTHING = ("empty", "new_empty")  # whose memory is laid out as asked for
-MOST_SAMPLES = 3
+MOST_SAMPLES = 2
 SHAPES = ((2, 3, 4, 5), (3, 1, 4))
 """Of further operands, where a sample's have one shape: many have one dimension alone."""
 
