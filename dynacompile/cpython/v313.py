@@ -118,4 +118,5 @@ VERSION = Version(
     },
     null_first=False,
     send_keeps_receiver=True,
+    without_dict=" and no __dict__ for setting new attributes",
 )

@@ -90,8 +90,9 @@ def test_importing_builds_and_loads_nothing(tmp_path):
 def test_the_self_test_names_what_fails():
     core = native.core()
     assert selftest.failure(core) == ""
-    assert selftest.changes_are_visible(core.dict_tag)
-    assert selftest.changes_are_visible(core.dict_epoch) == (sys.version_info >= (3, 12))
+    first = sys.version_info[:3] == (3, 13, 0)  # where attributes that are set are not seen
+    assert selftest.changes_are_visible(core.dict_tag) != first
+    assert selftest.changes_are_visible(core.dict_epoch) == (sys.version_info >= (3, 12) and not first)
 
     class Blind(SimpleNamespace):
         def __getattr__(self, name):

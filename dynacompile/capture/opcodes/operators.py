@@ -94,7 +94,7 @@ def format_value(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("CONVERT_VALUE", effect=0)
 def convert_value(f: SymbolicFrame, i: Instr) -> None:
-    f.push(ConstantValue(text(f.cx, f.pop(), (None, "str", "repr", "ascii")[i.arg])))  # type: ignore[arg-type]
+    f.push(text(f.cx, f.pop(), (None, "str", "repr", "ascii")[i.arg]))  # type: ignore[arg-type]
 
 
 @opcode("BUILD_STRING", effect=lambda arg, jump: 1 - arg)

@@ -18,6 +18,7 @@ from dynacompile.capture.values.mapping import DictLike, OwnDicts
 from dynacompile.capture.values.object_parts import DELETED, Instance, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.cpython import RUNNING
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, DictAttr, Item, Source, TypeOf
@@ -243,7 +244,8 @@ class ObjectValue(Instance):
     def refuse_without_dict(self, raw: Any, name: str) -> None:
         """raw: what the class has under the name."""
         if not self.has_dict and not isinstance(raw, types.MemberDescriptorType):
-            raise self.missing(name) if raw is MISSING else raises(AttributeError, f"{self.cls.__name__!r} object attribute {name!r} is read-only")
+            why = f"has no attribute {name!r}{RUNNING.without_dict}" if raw is MISSING else f"attribute {name!r} is read-only"
+            raise raises(AttributeError, f"{self.cls.__name__!r} object {why}")
 
     def by_descriptor(self, cx: Context, raw: Any, name: str, hook: str, args: list[Value]) -> None:
         """type(raw).__set__(raw, self, value) or .__delete__(raw, self)."""
