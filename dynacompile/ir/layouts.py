@@ -66,6 +66,11 @@ def as_contiguous_on_cpus(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -
     return as_contiguous(run, made, args) if made.device.type == "cpu" else None
 
 
+def as_shuffled(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """GPUs copy the channels in their new order into contiguous memory."""
+    return as_format(run, made, args) if made.device.type == "cpu" else as_contiguous(run, made, args)
+
+
 LAYOUTS: Mapping[Any, Layout] = {
     aten.floor_divide.default: as_iterated,
     aten.div.Tensor_mode: as_iterated,
@@ -88,8 +93,8 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten._native_batch_norm_legit_no_training.default: as_format,
     aten._batch_norm_with_update.default: as_format,
     aten._batch_norm_with_update_functional.default: as_format,
-    aten.channel_shuffle.default: as_format,
-    aten.native_channel_shuffle.default: as_format,
+    aten.channel_shuffle.default: as_shuffled,
+    aten.native_channel_shuffle.default: as_shuffled,
     aten.reflection_pad2d.default: as_format_resized,
     aten.reflection_pad3d.default: as_format_resized,
     aten.replication_pad2d.default: as_format_resized,

@@ -183,3 +183,18 @@ def test_a_function_of_torch_may_be_replaced_anew(monkeypatch):
         counts.append(len(compiles))
     end()
     assert counts[0] == counts[-1], counts
+
+
+def test_attributes_of_closures_that_python_calls_are_asked_of_each():
+    home = types.ModuleType("torch.distributed.has_attributes")
+    exec("def make(k):\n    def added(x):\n        return x + k\n    return added\n", home.__dict__)
+    tagged, plain = home.make(1), home.make(2)
+    tagged.tag = 5
+    held = types.SimpleNamespace(now=tagged)
+
+    def asks(x):
+        return x * 2 if hasattr(held.now, "tag") else x * 3
+
+    compiled, x = dynacompile.compile(asks), torch.ones(2)
+    for held.now in (tagged, plain, tagged):
+        assert torch.equal(compiled(x), asks(x))

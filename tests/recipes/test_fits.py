@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import lightning as L
@@ -89,7 +90,9 @@ def test_varlen_serves_every_length_by_one_graph(tmp_path):
     small = ("model.net.layers=1", "model.net.width=32", "data.context=64", "model.lr=1e-2", "trainer.limit_val_batches=8")
     fit = fitted("varlen", tmp_path, 120, *small)
     assert fit.counts == ONE_GRAPH_EACH
-    assert fit.metric("val/loss") < 0.65 * math.log(256)  # the text is of the Python that runs: eager reaches 2.75 on one of 3.11, and 3.13 on one of 3.12
+    # the text is of the Python that runs: eager reaches 2.75 on that of 3.11, and 3.13 on that of 3.12
+    bound = fit.metric("val/unigram_loss") - 0.1 if sys.version_info < (3, 12) else 0.65 * math.log(256)
+    assert fit.metric("val/loss") < bound
 
 
 @pytest.mark.slow

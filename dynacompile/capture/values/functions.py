@@ -355,6 +355,7 @@ class RefusedValue(CallableValue):
         return RefusedValue(getattr(self.real, name), self.code, Attr(self.source, name), f"{self.describe()}.{name}")
 
     def has_attr(self, cx: Context, name: str) -> bool:
+        cx.guard("ID", self.source, identity(self.real))  # of a closure the code alone is guarded so far
         return hasattr(self.real, name)
 
 
