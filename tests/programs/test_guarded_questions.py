@@ -513,3 +513,42 @@ def test_a_slot_that_is_empty_at_a_later_call():
     assert torch.equal(call(x), x - 1)
     instance.number = 2
     assert torch.equal(call(x), x + 1)
+
+
+class Plain:
+    pass
+
+
+def made_by(k):
+    def inner():
+        return k
+
+    return inner
+
+
+TWO = {
+    "objects": lambda: (Plain(), Plain()),
+    "modules": lambda: (torch.nn.Identity(), torch.nn.Identity()),
+    "lists": lambda: ([1], [1]),
+    "dicts": lambda: ({}, {}),
+    "sets": lambda: ({1}, {1}),
+    "tuples": lambda: ((1, [2]), (1, [2])),
+    "closures": lambda: (made_by(1), made_by(2)),
+}
+SAME = {
+    "is": lambda held, x: x * 2 if held.first is held.second else x * 3,
+    "is not": lambda held, x: x * 2 if held.first is not held.second else x * 3,
+    "==": lambda held, x: x * 2 if held.first == held.second else x * 3,
+    "in": lambda held, x: x * 2 if held.first in (held.second, 5) else x * 3,
+}
+
+
+@pytest.mark.parametrize("question", SAME)
+@pytest.mark.parametrize("kind", TWO)
+def test_two_objects_may_be_one_in_a_later_call(kind, question):
+    one, other = TWO[kind]()
+    held, x = Plain(), torch.ones(2)
+    compiled = dynacompile.compile(lambda held, x: SAME[question](held, x), isolate_recompiles=True)
+    held.second = one
+    for held.first in (other, one, other):
+        assert torch.equal(compiled(held, x), SAME[question](held, x))

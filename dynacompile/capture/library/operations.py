@@ -27,7 +27,7 @@ from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
-from dynacompile.capture.values.functions import BoundMethod, RefusedValue
+from dynacompile.capture.values.functions import BoundMethod, FunctionValue, RefusedValue
 from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
@@ -193,7 +193,7 @@ def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
     if name in ("eq", "ne") and isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls is SimpleNamespace:
         return ConstantValue(cx.equal(left.namespace, right.namespace) == (name == "eq"))
     if name in ("eq", "ne") and all(compares_by_identity(v) for v in (left, right)):
-        return ConstantValue((left is right) == (name == "eq"))
+        return ConstantValue((left is right or are_two(cx, left, right)) == (name == "eq"))
     raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
 
 
@@ -316,14 +316,24 @@ def is_same(cx: Context, left: Value, right: Value) -> bool:
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
     if left.pytype() is tuple and not left.elements(cx) and not right.elements(cx):
         return True  # CPython has one empty tuple
-    if isinstance(left, (TensorValue, SequenceValue, DictLike, SetValue)):
+    if isinstance(left, TensorValue):
         return False
+    if isinstance(left, (SequenceValue, DictLike, SetValue)):
+        return are_two(cx, left, right)
     try:
-        return left.identity() is right.identity()
+        return left.identity() is right.identity() or are_two(cx, left, right)
     except NotConstant:
         if left.source is None or right.source is None:
             return False
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}") from None
+
+
+def are_two(cx: Context, left: Value, right: Value) -> bool:
+    """Notes that two objects, of which a guard tells less than which they are, have to be two in later calls. Gives False."""
+    told_apart = isinstance(left, (SequenceValue, DictLike, SetValue, ObjectValue, FunctionValue, RefusedValue))
+    if told_apart and left.source is not None and right.source is not None and left.source != right.source:
+        cx.guard("NOT_ALIASED", left.source, (right.source,))
+    return False
 
 
 def same_constants(cx: Context, left: ConstantValue, right: ConstantValue) -> bool:
