@@ -17,7 +17,8 @@ from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.mapping import DictValue, key_of
+from dynacompile.capture.values.keys import key_of
+from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.writing import Assumed
 

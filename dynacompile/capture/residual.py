@@ -12,7 +12,7 @@ from dynacompile.capture.bytecode import Decoded
 from dynacompile.capture.calling import CallWriter
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import NULL, Lazy, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import BY_VALUE, ConstantValue, has_one_object
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.writing import Assumed
 from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
@@ -263,11 +263,11 @@ class Builder(CallWriter):
         if temp is not None:
             self.local("LOAD_FAST", temp)
             return
-        if isinstance(value, ConstantValue) and not isinstance(value.value, (float, complex)):
-            self.const(value.value)
-            return
         if is_loadable(value):
             self.source(value.source)  # type: ignore[arg-type]
+            return
+        if isinstance(value, ConstantValue) and not isinstance(value.value, (float, complex)):
+            self.const(value.value)
             return
         if value in self._building:
             raise unsupported("rebuild", f"{value.describe()}, which contains itself")
@@ -390,7 +390,10 @@ def value_at(table: dict[Any, Any], place: int) -> Any:
 
 def is_loadable(value: Value) -> bool:
     """Whether the residual code can load the object itself."""
-    return value.source is not None and not isinstance(value, ConstantValue) and not value.is_made or isinstance(value, Lazy)
+    if isinstance(value, ConstantValue):  # of equal ones it may matter which one it is; a variable may have another one by then
+        source = value.source
+        return source is not None and type(value.value) in BY_VALUE and not has_one_object(value.value) and not isinstance(source.root, Local)
+    return value.source is not None and not value.is_made or isinstance(value, Lazy)
 
 
 def parameter_count(code: types.CodeType) -> int:

@@ -21,7 +21,7 @@ from dynacompile.capture.frames.interpreter import Choosing, Looping, SymbolicFr
 from dynacompile.capture.frames.repeats import Facts, Repeats
 from dynacompile.capture.frames.rounds import Rounds
 from dynacompile.capture.library.kinds import value_of, wrap
-from dynacompile.capture.library.operations import apply_operator, equal, is_same
+from dynacompile.capture.library.operations import apply_operator, equal, is_same, matches
 from dynacompile.capture.manner import Manner
 from dynacompile.capture.polyfills import is_polyfill
 from dynacompile.capture.recorder import Recorder
@@ -41,7 +41,8 @@ from dynacompile.capture.values.contexts import perform
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, guards_class_data
 from dynacompile.capture.values.exceptions import ExceptionValue, Handling
 from dynacompile.capture.values.functions import FunctionValue
-from dynacompile.capture.values.mapping import DictValue, key_of
+from dynacompile.capture.values.keys import key_of
+from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.scopes import Globals
 from dynacompile.capture.values.sequence import ListValue
@@ -313,6 +314,9 @@ class Trace:
 
     def equal(self, left: Value, right: Value) -> bool:
         return equal(self, left, right)
+
+    def matches(self, left: Value, right: Value) -> bool:
+        return matches(self, left, right)
 
     def pure(self, function: Callable, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """Runs a function without side effects on constants. What it raises is what Python would raise."""

@@ -11,11 +11,12 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.frames.interpreter import FrameContext
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.shared_memory import SharesMemory, can_be_views
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.ir.captured import GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import Disjoint, memory_range
 from dynacompile.ir.looks import Later, Look, sample_of
-from dynacompile.ir.source import Attr, Made
+from dynacompile.ir.source import Attr, Constant, Made
 from dynacompile.ops.wrappers import begun
 
 
@@ -60,7 +61,8 @@ def share(cx: FrameContext, inputs: Sequence[GraphInput], reals: dict[str, torch
 
 
 def alias_guards(cx: FrameContext, inputs: Sequence[GraphInput], written_inputs: Sequence[GraphInput], site: Site) -> list[Guard]:
-    """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state."""
+    """NOT_ALIASED for inputs that could be one object in a later call where it would matter: alike, and not all plain module state. So for other objects
+    of one class, of which one is changed, or several are told apart."""
     written = {i.name for i in written_inputs}
     groups: dict[tuple, list[GraphInput]] = {}
     by_look: dict[Look, list[GraphInput]] = {}  # of these groups, that of the inputs with a look
@@ -81,7 +83,7 @@ def alias_guards(cx: FrameContext, inputs: Sequence[GraphInput], written_inputs:
     out = []
     for group in groups.values():
         if not any(i.name in written for i in group):
-            group = [i for i in group if type(i.source).__name__ != "Registered"]
+            group = [i for i in group if type(i.source).__name__ != "Registered" or tensors[i.name].told_apart]
         if len(group) > 1:
             out.append(Guard("NOT_ALIASED", None, tuple(i.source for i in group), site))
     changed = tuple(i.source for i in inputs if i.name in written and not isinstance(i.source, Made))
@@ -90,10 +92,12 @@ def alias_guards(cx: FrameContext, inputs: Sequence[GraphInput], written_inputs:
         out.append(Guard("DISJOINT", None, Disjoint(changed, others), site))
     kinds: dict[type, list[Value]] = {}
     for value in cx.known.values():
-        if value.source is not None and hasattr(value, "replay") and type(value.source).__name__ != "Constant":
+        if value.source is not None and (value.told_apart or hasattr(value, "replay") and type(value.source).__name__ != "Constant"):
             kinds.setdefault(value.pytype(), []).append(value)
     for members in kinds.values():
-        if len(members) > 1 and any(m in cx.effects.touched for m in members):
+        if not any(m in cx.effects.touched for m in members):
+            members = [m for m in members if m.told_apart and not isinstance(m, TensorValue)]
+        if len(members) > 1 and not all(isinstance(m.source, Constant) for m in members):
             out.append(Guard("NOT_ALIASED", None, tuple(m.source for m in members), site))
     return out
 

@@ -42,15 +42,6 @@ constexpr OpName ops[] = {
     {"names", Op::names}, {"match", Op::match},
 };
 
-bool is_key(PyObject* object) {
-    if (is_constant(object) || hashes_by_identity(object)) return true;
-    if (!PyTuple_CheckExact(object)) return false;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
-        if (!is_key(PyTuple_GET_ITEM(object, i))) return false;
-    }
-    return true;
-}
-
 bool parse_key(PyObject* key, Node& node) {
     if (!is_key(key)) {
         PyErr_Format(PyExc_ValueError, "a guard can't look up a key of type %.200s", Py_TYPE(key)->tp_name);
@@ -89,6 +80,21 @@ bool parse_keys(PyObject* argument, Check& check) {
         PyErr_SetString(PyExc_ValueError, "dict_keys takes a tuple of constants and of objects that hash by identity");
     }
     return known;
+}
+
+bool parse_elements(PyObject* argument, Check& check) {
+    if (!PyFrozenSet_CheckExact(argument) || !is_key(argument)) {
+        return PyErr_SetString(PyExc_ValueError, "set takes a frozenset of constants and of objects that hash by identity"), false;
+    }
+    const PyRef elements = PyRef::take(PyDict_New());
+    PyObject* element;
+    Py_hash_t hash;
+    Py_ssize_t at = 0;
+    while (elements && _PySet_NextEntry(argument, &at, &element, &hash)) {
+        if (PyDict_SetItem(elements.get(), element, element) < 0) return false;
+    }
+    check.expected.hold_strong(elements.get());
+    return static_cast<bool>(elements);
 }
 
 bool parse_match(PyObject* argument, Check& check) {
@@ -329,6 +335,8 @@ PyObject* configure(PyObject*, PyObject* args) {
     Py_RETURN_NONE;
 }
 
+PyObject* ask_key(PyObject*, PyObject* object) { return PyBool_FromLong(is_key(object)); }
+
 PyObject* use_dict_tags(PyObject*, PyObject* on) {
     int truth = PyObject_IsTrue(on);
     if (truth < 0) return nullptr;
@@ -380,6 +388,7 @@ PyMethodDef functions[] = {
     {"use_dict_tags", boundary<use_dict_tags>, METH_O, "use_dict_tags(on): whether unchanged objects are recognised by their dicts' version tags."},
     {"use_dict_watchers", boundary<use_watchers>, METH_O, "use_dict_watchers(on): whether one number tells that no dict of an unchanged object has changed, where CPython can watch dicts."},
     {"dict_epoch", boundary<epoch_of>, METH_O, "dict_epoch(object) -> int: a number that changes when a watched dict does; the dict, or the object's, is watched from now on. 0: dicts can't be watched."},
+    {"can_be_key", boundary<ask_key>, METH_O, "can_be_key(object) -> bool: whether guards look up such a key of a dict: comparing it runs no code of a user."},
     {"link_result", boundary<result_of_link>, METH_O, "link_result(entry) -> object: what functools.lru_cache remembers in an entry of a bounded cache."},
     {"try_links", boundary<try_links_by>, METH_VARARGS, "try_links(entry, key, result) -> bool: whether entries of bounded caches look as expected, by one whose content is known. Else link_result takes none."},
     {"links_are_known", boundary<ask_links>, METH_NOARGS, "links_are_known() -> bool: what try_links found."},
@@ -425,9 +434,7 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::state: return (check.state = parse_state(argument)) != nullptr;
         case Op::names: return (check.names = parse_names(argument)) != nullptr;
         case Op::set:
-            if (!PyFrozenSet_CheckExact(argument)) return PyErr_SetString(PyExc_TypeError, "set takes a frozenset"), false;
-            check.expected.hold_strong(argument);
-            return true;
+            return parse_elements(argument, check);
         case Op::flag:
             if (!PyTuple_Check(argument) || PyTuple_GET_SIZE(argument) != 2) return PyErr_SetString(PyExc_TypeError, "flag takes (function, value)"), false;
             check.expected.hold_strong(argument);

@@ -26,7 +26,6 @@ from dynacompile.ir.guard_facts import (
     GlobalState,
     Identity,
     global_state,
-    hashes_by_identity,
     identity,
     memory_range,
     plain_twin,
@@ -35,6 +34,7 @@ from dynacompile.ir.namespaces import MISSING as ABSENT
 from dynacompile.ir.namespaces import Namespaces
 from dynacompile.ir.source import Source
 from dynacompile.ir.wording import shortened, shown_name
+from dynacompile.native import core as native_core
 from dynacompile.private import of_torch
 from dynacompile.quoting import without_values
 
@@ -168,14 +168,15 @@ def explain_keys(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
 
 def explain_set(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     wanted: Any = guard.expected
+    same = {element: element for element in wanted}
     if type(value) not in (set, frozenset):
         yield f"type({text(guard)})", "set", type(value).__qualname__
-    elif len(value) != len(wanted) or any(not is_element(v) or v not in wanted for v in value):
+    elif len(value) != len(wanted) or any(not is_element(v) or v not in same or type(same[v]) is not type(v) for v in value):
         yield f"elements of {text(guard)}", shortened(", ".join(sorted(map(shown, wanted)))), f"others ({len(value)})"
 
 
 def is_element(value: Any) -> bool:
-    return type(value) in (str, int, bytes, type(None)) or hashes_by_identity(value)
+    return not isinstance(value, torch.Tensor) and bool(native_core().can_be_key(value))
 
 
 def explain_length(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:

@@ -329,17 +329,52 @@ bool hashes_by_identity(PyObject* object) {  // classes, functions and the like;
     return (type->tp_hash == PyBaseObject_Type.tp_hash && type->tp_richcompare == PyBaseObject_Type.tp_richcompare) || is_tensor_type(type);
 }
 
+static PyTypeObject* class_of_enums() {
+    static PyTypeObject* const type = [] {
+        const PyRef module = PyRef::take(PyImport_ImportModule("enum"));
+        PyObject* const found = module ? PyObject_GetAttrString(module.get(), "EnumMeta") : nullptr;
+        if (!found) PyErr_Clear();
+        return reinterpret_cast<PyTypeObject*>(found);
+    }();
+    return type;
+}
+
+static bool is_enum_member(PyObject* object) {
+    PyTypeObject *type = Py_TYPE(object), *enums = class_of_enums();
+    if (!enums || !PyType_IsSubtype(Py_TYPE(type), enums)) return false;
+    for (PyTypeObject* plain : {&PyBaseObject_Type, &PyLong_Type, &PyUnicode_Type, &PyBytes_Type, &PyFloat_Type}) {
+        if (type->tp_richcompare == plain->tp_richcompare) return true;
+    }
+    return false;
+}
+
+bool is_key(PyObject* object) {
+    if (is_constant(object) || hashes_by_identity(object) || is_enum_member(object)) return true;
+    if (PyFrozenSet_CheckExact(object)) {
+        PyObject* element;
+        Py_hash_t hash;
+        Py_ssize_t at = 0;
+        while (_PySet_NextEntry(object, &at, &element, &hash)) {
+            if (!is_key(element)) return false;
+        }
+        return true;
+    }
+    if (!PyTuple_CheckExact(object)) return false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); i++) {
+        if (!is_key(PyTuple_GET_ITEM(object, i))) return false;
+    }
+    return true;
+}
+
 bool elements_equal(PyObject* set, PyObject* elements) {
-    if (!PyAnySet_CheckExact(set) || PySet_GET_SIZE(set) != PySet_GET_SIZE(elements)) return false;
+    if (!PyAnySet_CheckExact(set) || PySet_GET_SIZE(set) != PyDict_GET_SIZE(elements)) return false;
     PyObject* key;
     Py_hash_t hash;
     Py_ssize_t at = 0;
     while (_PySet_NextEntry(set, &at, &key, &hash)) {
-        PyTypeObject* type = Py_TYPE(key);
-        if (type != &PyUnicode_Type && type != &PyLong_Type && type != &PyBytes_Type && key != Py_None && (is_tensor_type(type) || !hashes_by_identity(key))) return false;
-        int contains = PySet_Contains(elements, key);
-        if (contains < 0) PyErr_Clear();
-        if (contains <= 0) return false;
+        if (!is_key(key) || is_tensor_type(Py_TYPE(key))) return false;  // looking up others may run code of a user
+        PyObject* const expected = dict_item(elements, key, hash);
+        if (!expected || !constant_equal(key, expected)) return false;
     }
     return true;
 }

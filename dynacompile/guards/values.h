@@ -54,9 +54,10 @@ PyObject* known_leaf(PyObject* tensor);                   // whether a plain ten
 Loaded load_attribute(PyObject* object, PyObject* name);  // the generic protocol; a null value: not found, or only a user's code could tell
 bool has_attribute(PyObject* object, PyObject* name);     // by the type and the instance dict
 bool hashes_by_identity(PyObject* object);                 // a lookup of it in a dict or set runs no user code
-bool elements_equal(PyObject* set, PyObject* elements);   // a set or frozenset of these strings, bytes, ints, Nones, and objects as above
+bool elements_equal(PyObject* set, PyObject* elements);   // a set or frozenset of these keys; elements: a dict with each as its own value
 Py_ssize_t builtin_length(PyObject* object);              // of builtin containers; -1 for others
 bool constant_equal(PyObject* left, PyObject* right);     // type-exact, floats bit by bit
+bool is_key(PyObject* object);                            // whether a lookup of it compares natively
 bool is_constant(PyObject* object);                       // whether constant_equal knows its type
 PyObject* value_at(PyObject* dict, Py_ssize_t index);  // the value at a place in the order of a dict, borrowed; null where there is none
 bool keys_equal(PyObject* dict, PyObject* keys);          // keys: a tuple of constants, in order

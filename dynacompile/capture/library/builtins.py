@@ -20,7 +20,7 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassValue, SuperValue
-from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.constant import ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
@@ -28,7 +28,7 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
-from dynacompile.capture.values.symbolic import SymbolicInt, symbolic_function
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_function
 from dynacompile.ir.guard_facts import identity
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def number(cls: type, method: str) -> None:
             else:
                 args = [ConstantValue(args[0].number()), *args[1:]]  # type: ignore[attr-defined]
         if len(args) == 1 and (tensor := tensor_of_array(cx, args[0])) is not None:
+            if tensor.fake.dim():  # a warning, or an error, by NumPy's version
+                raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
             args = [tensor.method(cx, "item", [], {})]
         if len(args) == 1 and isinstance(args[0], ReadNumber) and (found := converted(cx, args[0], cls)) is not None:
             return found
@@ -133,6 +135,10 @@ def row_round(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value
 def row_id(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of an object that exists before the frame and lives on, such as a module: tensors that come and go would each be another entry."""
     (value,) = args
+    if value.is_copy or isinstance(value, (SymbolicInt, SymbolicFloat)):
+        raise unsupported("unknown-operation", f"id({value.describe()})")
+    if isinstance(value, ConstantValue) and value.source is not None and not has_one_object(value.value):
+        cx.guard("ID", value.source, identity(value.value))
     real = getattr(value, "real", None)
     if real is None or value.source is None or isinstance(value, TensorValue) and not isinstance(real, torch.nn.Parameter):
         return IdValue(value)

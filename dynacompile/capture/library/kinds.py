@@ -95,6 +95,7 @@ def wrap(cx: Context, real: Any, source: Source) -> Value:
     if isinstance(real, (logging.Logger, logging.LoggerAdapter)):
         return wrap_logger(cx, real, source)
     if cls.__module__.partition(".")[0] in ("logging", "numpy"):
+        cx.guard("TYPE", source, cls)
         return RefusedValue(real, "logging" if cls.__module__.startswith("logging") else "unknown-object", source, f"{source.text()} ({cls.__name__})")
     if isinstance(real, threading.local):
         return wrap_thread_local(cx, real, source)

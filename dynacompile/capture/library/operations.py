@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import operator
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from types import FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
 from dynacompile.capture.values.answers import answered, is_undecided
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.classes import ClassDict, ClassValue
-from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.constant import ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
 from dynacompile.capture.values.functions import BoundMethod, FunctionValue, RefusedValue
@@ -235,7 +235,7 @@ def ordered(cx: Context, name: str, left: Value, right: Value) -> Value:
     if not isinstance(left, SequenceValue) or not isinstance(right, SequenceValue) or is_tuple(left) != is_tuple(right):
         return refuse(name, left, right)
     for a, b in zip(left.elements(cx), right.elements(cx)):
-        if a is not b and not cx.equal(a, b):
+        if not cx.matches(a, b):
             return apply_operator(cx, name, [a, b])
     return ConstantValue(getattr(operator, name)(len(left.items), len(right.items)))
 
@@ -273,7 +273,7 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
             return False
         if deque in (left.cls, right.cls) and left.cls is not right.cls:
             return False
-        return all(a is b or cx.equal(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
+        return all(cx.matches(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
     if isinstance(left, ClassDict) and isinstance(right, ClassDict) and left.real is right.real:
         return True
     if isinstance(left, DictLike) and isinstance(right, DictLike):
@@ -282,9 +282,10 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         keys = left.keys(cx)
         if set(keys) != set(right.keys(cx)):
             return False
-        return all((mine := left.at(cx, k)) is (other := right.at(cx, k)) or cx.equal(mine, other) for k in keys)
-    if isinstance(left, SetValue) and isinstance(right, SetValue):
-        return set(left.content) == set(right.content)
+        return all(cx.matches(left.at(cx, k), right.at(cx, k)) for k in keys)
+    if isinstance(left, SetValue) or isinstance(right, SetValue):
+        keys = [keys_of_set(value) for value in (left, right)]
+        return keys[0] is not None and keys[0] == keys[1]
     if isinstance(left, DictView) or isinstance(right, DictView):
         return equal_views(cx, left, right)
     if any(isinstance(v, (TensorValue, ObjectValue)) for v in (left, right)):
@@ -302,10 +303,28 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         return is_same(cx, left, right)
 
 
+def keys_of_set(value: Value) -> Set | None:
+    """What stands for the elements of a set or frozen set; None for another value."""
+    if isinstance(value, SetValue):
+        return value.content.keys()
+    return value.value if isinstance(value, ConstantValue) and isinstance(value.value, frozenset) else None
+
+
+def matches(cx: Context, left: Value, right: Value) -> bool:
+    """left is right or left == right: how containers compare their elements. The two questions differ for what does not equal itself."""
+    if left is right:
+        return True
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue) and bool(left.value != left.value):
+        return is_same(cx, left, right)
+    return cx.equal(left, right)
+
+
 def is_same(cx: Context, left: Value, right: Value) -> bool:
     """left is right."""
     if left is right:
         return True
+    if left.is_copy or right.is_copy:
+        raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return same_constants(cx, left, right)
     if left.pytype() is not right.pytype():
@@ -316,9 +335,7 @@ def is_same(cx: Context, left: Value, right: Value) -> bool:
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
     if left.pytype() is tuple and not left.elements(cx) and not right.elements(cx):
         return True  # CPython has one empty tuple
-    if isinstance(left, TensorValue):
-        return False
-    if isinstance(left, (SequenceValue, DictLike, SetValue)):
+    if isinstance(left, (TensorValue, SequenceValue, DictLike, SetValue)):
         return are_two(cx, left, right)
     try:
         return left.identity() is right.identity() or are_two(cx, left, right)
@@ -330,10 +347,15 @@ def is_same(cx: Context, left: Value, right: Value) -> bool:
 
 def are_two(cx: Context, left: Value, right: Value) -> bool:
     """Notes that two objects, of which a guard tells less than which they are, have to be two in later calls. Gives False."""
-    told_apart = isinstance(left, (SequenceValue, DictLike, SetValue, ObjectValue, FunctionValue, RefusedValue))
-    if told_apart and left.source is not None and right.source is not None and left.source != right.source:
+    if isinstance(left, IN_GROUPS):
+        left.told_apart = right.told_apart = True
+    elif left.source is not None and right.source is not None and left.source != right.source:
         cx.guard("NOT_ALIASED", left.source, (right.source,))
     return False
+
+
+IN_GROUPS = (TensorValue, SequenceValue, DictLike, SetValue, ObjectValue, FunctionValue)
+"""Values that an existing object has one of, so that the entry's guards find all that are told apart: see `written.alias_guards`."""
 
 
 def same_constants(cx: Context, left: ConstantValue, right: ConstantValue) -> bool:
@@ -341,28 +363,14 @@ def same_constants(cx: Context, left: ConstantValue, right: ConstantValue) -> bo
     one, other = left.value, right.value
     if type(one) is not type(other):
         return False
-    if not isinstance(one, (int, float, complex, str, bytes, torch.Size, range)) or is_shared(one) or is_shared(other):
-        return one is other or is_shared(one) and bool(one == other)
+    if not isinstance(one, (int, float, complex, str, bytes, torch.Size, range)) or has_one_object(one) or has_one_object(other):
+        return one is other or has_one_object(one) and bool(one == other)
     if one is not other and one != other:
         return False
     for value in (left, right):
         if value.source is not None:
             cx.guard("ID", value.source, identity(value.value))
     return one is other
-
-
-def is_shared(value: Any) -> bool:
-    """Values of which CPython has one object each."""
-    match value:
-        case bool():
-            return True
-        case int():
-            return -5 <= value <= 256
-        case str():
-            return not value or len(value) == 1 and ord(value) < 256
-        case bytes():
-            return len(value) < 2
-    return False
 
 
 def subscript(cx: Context, owner: Value, key: Value) -> Value:

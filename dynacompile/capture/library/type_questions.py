@@ -18,7 +18,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
-from dynacompile.capture.values.functions import CallableValue, is_trusted
+from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.references import WeakProxy
 from dynacompile.capture.values.rows import handles
@@ -56,7 +56,7 @@ def row_issubclass(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> 
 @handles(callable)
 def row_callable(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
-    return ConstantValue(isinstance(value, CallableValue) or cx.lookup(value.pytype(), "__call__") is not MISSING)
+    return ConstantValue(cx.lookup(value.pytype(), "__call__") is not MISSING)
 
 
 @handles(type)

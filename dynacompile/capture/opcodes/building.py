@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.capture.values.mapping import DictValue, key_of, pairs_of
+from dynacompile.capture.values.keys import key_of
+from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 

@@ -15,7 +15,7 @@ import torch.fx
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.known_numbers import forget
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.base import KeyOf, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -32,7 +32,7 @@ def mapped(value: Value, change: Callable[[TensorValue], Value]) -> Value:
         return change(value)
     if isinstance(value, (TupleValue, ListValue)) and value.cls in (tuple, list):
         return type(value)([mapped(item, change) for item in value.items])
-    if isinstance(value, DictValue) and value.cls is dict and not any(isinstance(k, Value) for k in value.content):
+    if isinstance(value, DictValue) and value.cls is dict and not any(isinstance(k, (Value, KeyOf)) for k in value.content):
         return DictValue.of([(key, mapped(value.settled(hashed), change)) for hashed, (key, _) in value.content.items()])
     if isinstance(value, ConstantValue):
         return value

@@ -337,7 +337,9 @@ def bound_builtin(cx: Context, real: types.BuiltinFunctionType, source: Source) 
     if isinstance(class_lookup(type(real.__self__), name), types.FunctionType) or name in getattr(real.__self__, "__dict__", ()):
         return RefusedValue(real, "unknown-function", source)
     cx.guard("EQUALS", Attr(source, "__name__"), real.__name__)
-    return Method(cx.wrap(real.__self__, Attr(source, "__self__")), real.__name__)
+    found = Method(cx.wrap(real.__self__, Attr(source, "__self__")), real.__name__)
+    found.source = source
+    return found
 
 
 @wraps(type(F.conv2d))

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
@@ -24,6 +25,8 @@ class Value:
 
     source: Any = None  # a Source, or None
     is_made = False  # the source is of a twin: the object itself is made by the frame
+    is_copy = False  # it stands for one of several equal objects, of which guards don't tell which
+    told_apart = False  # capture relies on its being another object than the others of its class that are told apart
 
     def describe(self) -> str:
         """A few words for break reasons."""
@@ -40,6 +43,10 @@ class Value:
     def identity(self) -> Any:
         """The one real object that this value stands for, for `is` and dict keys. Raises NotConstant for objects that do not exist yet."""
         return self.constant()
+
+    def own_key(self) -> Hashable | None:
+        """What stands for it as a key, where equal objects may be several; None where what it is, or its constant, decides."""
+        return None
 
     def truth(self, cx: Context) -> bool:
         raise unsupported("unknown-operation", f"bool({self.describe()})")
@@ -221,6 +228,28 @@ class Null(Value):
 NULL = Null()
 
 
+class KeyOf:
+    """Stands for an object as a key: it is known what equals the object, and nothing else of it."""
+
+
+@dataclass(frozen=True)
+class MethodKey(KeyOf):
+    """Of a bound method: those of one owner and one function are equal."""
+
+    owner: Value
+    function: Hashable
+
+
+def method_key(owner: Value, function: Hashable) -> MethodKey:
+    """Raises for a constant as the owner: which of several equal objects it is may not be known."""
+    try:
+        owner.constant()
+    except NotConstant:
+        owner.told_apart = True
+        return MethodKey(owner, function)
+    raise unsupported("unknown-operation", f"a method of {owner.describe()} as a key")
+
+
 class Method(Value):
     """A bound method of a value whose kind implements `method`."""
 
@@ -239,6 +268,9 @@ class Method(Value):
 
     def equals(self, cx: Context, other: Value) -> bool:
         return isinstance(other, Method) and self.name == other.name and cx.is_same(self.owner, other.owner)
+
+    def own_key(self) -> Hashable:
+        return method_key(self.owner, self.name)
 
     def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("__self__", "__name__"):

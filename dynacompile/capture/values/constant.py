@@ -223,6 +223,20 @@ def is_constant_object(real: Any) -> bool:
     return type(real) in CONSTANT_TYPES or type(real) in OTHER_CONSTANTS or type(real) in FIXED or isinstance(real, enum.Enum)
 
 
+def has_one_object(value: Any) -> bool:
+    """Values of which CPython has one object each."""
+    match value:
+        case bool() | enum.Enum():
+            return True
+        case int():
+            return -5 <= value <= 256
+        case str():
+            return not value or len(value) == 1 and ord(value) < 256
+        case bytes():
+            return len(value) < 2
+    return False
+
+
 def is_none(value: Value) -> bool:
     """Whether it is known to be None."""
     return isinstance(value, ConstantValue) and value.value is None

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import raises
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.mapping import COUNTER_METHODS, DICT_METHODS, DictLike, DictValue, key_of, missing_key, pairs_of
+from dynacompile.capture.values.keys import key_of
+from dynacompile.capture.values.mapping import COUNTER_METHODS, DICT_METHODS, DictLike, DictValue, missing_key, pairs_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.source import Constant
 

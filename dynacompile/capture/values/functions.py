@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import Lazy, Method, Value, wraps
+from dynacompile.capture.values.base import Lazy, Method, Value, method_key, wraps
 from dynacompile.capture.values.cells import CellValue, cell_value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.keys import key_of
 from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
 from dynacompile.capture.values.object_parts import DELETED, DictOwner, instance_dict_of
 from dynacompile.capture.values.replaced import is_around_such_a_part, kept_in_python, replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
-from dynacompile.ir.namespaces import defines
+from dynacompile.ir.namespaces import MISSING, defines
 from dynacompile.ir.source import Attr, Constant, DefaultArg, DictAttr, Source
 from dynacompile.markers import DISABLED
 
@@ -303,6 +304,9 @@ class BoundMethod(CallableValue):
     def equals(self, cx: Context, other: Value) -> bool:
         return isinstance(other, BoundMethod) and cx.is_same(self.owner, other.owner) and cx.equal(self.function, other.function)
 
+    def own_key(self) -> Hashable:
+        return method_key(self.owner, key_of(self.function))
+
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.function.call(cx, [self.owner, *args], kwargs)
 
@@ -340,6 +344,11 @@ class RefusedValue(CallableValue):
 
     def pytype(self) -> type:
         return type(self.real)
+
+    def truth(self, cx: Context) -> bool:
+        if any(cx.lookup(self.pytype(), name) is not MISSING for name in ("__bool__", "__len__")):
+            raise unsupported("unknown-operation", f"bool({self.describe()})")
+        return True
 
     def identity(self) -> Any:
         return self.real

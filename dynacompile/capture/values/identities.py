@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.values.base import KeyOf, Value
 from dynacompile.capture.values.constant import ConstantValue
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class IdKey:
+class IdKey(KeyOf):
     """Stands for the number as a key."""
 
     owner: object
@@ -36,12 +37,19 @@ class IdValue(Value):
     def truth(self, cx: Context) -> bool:
         return True
 
-    def identity(self) -> Any:
+    def own_key(self) -> IdKey:
         """An object has one value, but a constant may have several."""
-        return IdKey(id(self.value.value)) if isinstance(self.value, ConstantValue) else IdKey(self.value)
+        if isinstance(self.value, ConstantValue):
+            return IdKey(id(self.value.value))
+        self.value.told_apart = True
+        return IdKey(self.value)
 
     def equals(self, cx: Context, other: Value) -> bool:
-        return isinstance(other, IdValue) and self.identity() == other.identity()
+        if isinstance(other, IdValue):
+            return cx.is_same(self.value, other.value)
+        if issubclass(other.pytype(), (int, float, complex)):  # a number that may be it
+            raise unsupported("unknown-operation", f"comparing {self.describe()} with {other.describe()}")
+        return False
 
     def children(self) -> Sequence[Value]:
         return (self.value,)

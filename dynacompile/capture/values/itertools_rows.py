@@ -142,7 +142,7 @@ def groupby(cx: Context, iterable: Value, key: Value) -> Iterator[Value]:
     current: Value | None = None
     for item in each(cx, items):
         found = item if is_none(key) else key.call(cx, [item], {})
-        if current is not None and not cx.equal(current, found):
+        if current is not None and not cx.matches(current, found):
             yield TupleValue([current, SequenceIterator(TupleValue(group))])
             group = []
         if not group:

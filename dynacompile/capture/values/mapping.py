@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, builtin_attribute, wraps
-from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, is_identity_key
+from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Method, Value, bind_arguments, builtin_attribute, wraps
+from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator, Entries
-from dynacompile.capture.values.identities import IdKey
+from dynacompile.capture.values.keys import IdKey, check_numbers, is_known_key, key_in, key_of, known_key
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
-from dynacompile.ir.guard_facts import Presence, identity
+from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, defines
 from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
 
@@ -24,30 +24,9 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.writing import Writer
 
 
-def key_of(value: Value) -> Hashable:
-    """What stands for a value as a dict key: its constant, or the value itself where the object hashes by identity."""
-    real = getattr(value, "real", None)
-    if isinstance(real, torch.Tensor):
-        return real
-    try:
-        return value.identity()
-    except NotConstant:
-        if isinstance(value, TupleValue):
-            try:
-                return value.constant()
-            except NotConstant as reason:
-                raise unsupported("unknown-operation", f"a tuple of {reason} as a key") from reason
-        cls = value.pytype()
-        if isinstance(cls.__hash__, FunctionType) and cls.__hash__.__module__.partition(".")[0] != "torch":
-            raise unsupported("unknown-operation", f"{value.describe()} as a key, which has its own __hash__") from None
-        if cls.__hash__ is None:
-            raise unsupported("would-raise", f"unhashable type: {cls.__name__!r}") from None
-        return value
-
-
 def missing_key(key: Value) -> Raised:
     hashed = key_of(key)
-    return raises(KeyError, hashed, known=not isinstance(hashed, Value))
+    return raises(KeyError, hashed, known=not isinstance(hashed, (Value, KeyOf)))
 
 
 class DictLike(Entries):
@@ -139,12 +118,10 @@ class DictValue(DictLike):
 
     def asked(self, cx: Context, key: Value) -> Hashable:
         """What stands for a key that is looked up, which later calls look up, too."""
-        hashed = key_of(key)
-        if isinstance(hashed, IdKey) and self.source is not None:  # the dict has numbers, one of which may be it
-            raise unsupported("unknown-operation", f"{key.describe()} as a key of {self.describe()}")
-        if isinstance(hashed, torch.Tensor) and not self.known_keys:
-            cx.guard("ID", key.source, identity(hashed))
-        elif isinstance(hashed, Value) and hashed.source is not None and not self.known_keys:
+        hashed = key_in(cx, key, self.source)
+        if isinstance(hashed, IdKey):
+            check_numbers({hashed, *self.content})
+        if isinstance(hashed, Value) and hashed.source is not None and not self.known_keys:
             raise unsupported("unknown-operation", f"{key.describe()} as a key of {self.describe()}")
         return hashed
 
@@ -173,6 +150,8 @@ class DictValue(DictLike):
         if self.known_keys or type(self) is not DictValue:
             return len(self.keys(cx))
         cx.guard("LENGTH", self.source, len(self.original))
+        for key in self.stored:
+            self.guard_key(cx, key)
         return len(self.content)
 
     def get_item(self, cx: Context, key: Value) -> Value:
@@ -190,6 +169,7 @@ class DictValue(DictLike):
     def set_item(self, cx: Context, key: Value, value: Value) -> None:
         if self.source is not None and isinstance(getattr(key, "real", None), torch.Tensor):
             cx.check_first_step(self, key)
+        key_in(cx, key, self.source)
         cx.effects.touch(self)
         self.put(key, value)
         self.stored.setdefault(key_of(key), key)
@@ -222,7 +202,7 @@ class DictValue(DictLike):
         return row(cx, self, args, kwargs)
 
     def argument(self) -> tuple[Any, Any]:
-        if any(isinstance(k, Value) for k in self.content):
+        if any(isinstance(k, (Value, KeyOf)) for k in self.content):
             raise NotConstant("dict with object keys")
         pairs = {k: self.settled(k).argument() for k in self.content}
         return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
@@ -446,8 +426,8 @@ def wrap_dict(cx: Context, real: dict, source: Source) -> Value:
         if isinstance(key, torch.Tensor):
             content[key] = (Lazy(cx, key, Constant(key, "a tensor")), Lazy(cx, value, ItemOf(source, key)))
             continue
-        if type(key) not in CONSTANT_TYPES and not (type(key) is tuple and all(type(k) in CONSTANT_TYPES or isinstance(k, type) for k in key)):
+        if not is_known_key(key):
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
-        content[key] = (cx.of(key), Lazy(cx, value, Item(source, key)))
+        content[key] = (known_key(cx, key), Lazy(cx, value, Item(source, key)))
     factory = cx.wrap(real.default_factory, Attr(source, "default_factory")) if isinstance(real, defaultdict) else None
     return DictValue(content, type(real), source, factory)

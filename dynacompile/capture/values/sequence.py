@@ -59,7 +59,7 @@ class SequenceValue(Value):
 
     def contains(self, cx: Context, item: Value) -> Value:
         for own in self.elements(cx):
-            if own is item or cx.equal(own, item):
+            if cx.matches(own, item):
                 return ConstantValue(True)
         return ConstantValue(False)
 
@@ -77,11 +77,11 @@ class SequenceValue(Value):
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "index" and len(args) == 1:
             for i, own in enumerate(self.elements(cx)):
-                if own is args[0] or cx.equal(own, args[0]):
+                if cx.matches(own, args[0]):
                     return ConstantValue(i)
             raise unsupported("would-raise", "value is not in the sequence")
         if name == "count" and len(args) == 1:
-            return ConstantValue(sum(own is args[0] or cx.equal(own, args[0]) for own in self.elements(cx)))
+            return ConstantValue(sum(cx.matches(own, args[0]) for own in self.elements(cx)))
         if name == "__len__":
             return ConstantValue(len(self.items))
         if name == "__getitem__" and len(args) == 1:

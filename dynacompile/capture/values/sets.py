@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Value, builtin_attribute, wraps
+from dynacompile.capture.values.base import IteratorValue, KeyOf, Value, builtin_attribute, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
-from dynacompile.capture.values.mapping import key_of
+from dynacompile.capture.values.keys import check_numbers, is_known_key, key_in, key_of, known_key
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.source import Constant, Source
 
@@ -38,6 +38,7 @@ class SetValue(Value):
         self.content: dict[Hashable, Value] = {}
         for element in elements:
             self.content.setdefault(key_of(element), element)
+        check_numbers(self.content)
 
     def pytype(self) -> type:
         return set
@@ -49,13 +50,13 @@ class SetValue(Value):
         return len(self.content)
 
     def contains(self, cx: Context, item: Value) -> Value:
-        return ConstantValue(key_of(item) in self.content)
+        return ConstantValue(key_in(cx, item, self.source) in self.content)
 
     def elements(self, cx: Context) -> list[Value]:
         """Elements in the order that Python's set would give, known for constants only."""
         if len(self.content) <= 1:
             return list(self.content.values())
-        if any(isinstance(key, Value) for key in self.content):
+        if any(isinstance(key, (Value, KeyOf)) for key in self.content):
             raise unsupported("unknown-operation", "iteration over a set of objects")
         if self.real is not None:  # its order depends on its history
             raise unsupported("unknown-operation", f"iteration over {'a set' if self.real is UNORDERED else self.describe()}, whose order is not known")
@@ -117,6 +118,8 @@ class SetValue(Value):
         if name not in REPLAYED or len(args) != (name != "clear") or name == "remove" and key_of(args[0]) not in self.content:
             raise unsupported("mutation", f"{self.describe()}.{name}()")
         cx.effects.touch(self)
+        for item in args if name != "update" else ():
+            key_in(cx, item, self.source)
         items = args[0].elements(cx) if name == "update" else args
         self.log += [(set.add, [item]) for item in items] if name == "update" else [(getattr(set, name), items)]
 
@@ -143,8 +146,8 @@ class SetValue(Value):
 
 @wraps(set)
 def wrap_set(cx: Context, real: set, source: Source) -> Value:
-    if any(type(element) not in (str, int, bytes, type(None)) and not is_identity_key(element) for element in real):
+    if not all(map(is_known_key, real)):
         raise unsupported("unknown-object", f"{source.text()}, a set of objects")
     cx.guard("TYPE", source, set)
     cx.guard("SET", source, frozenset(real))
-    return SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else ConstantValue(e) for e in real], source, real)
+    return SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real], source, real)

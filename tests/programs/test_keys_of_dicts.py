@@ -1,0 +1,168 @@
+"""Keys of dicts and elements of sets: which types make one graph, and which object is found in later calls."""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+import pytest
+import torch
+
+import dynacompile
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+class Thing:
+    def method(self):
+        return 1
+
+
+def plain(x):
+    return x
+
+
+KNOWN = {
+    "frozenset": (frozenset((1,)), frozenset((2,))),
+    "enum": (Color.RED, Color.BLUE),
+    "int enum": (Number.ONE, 2),
+    "dtype": (torch.float32, torch.float64),
+    "device": (torch.device("cpu"), torch.device("meta")),
+    "size": (torch.Size((1,)), torch.Size((2,))),
+    "complex": (1j, 2j),
+    "tuple": ((1, frozenset((1,))), (2, Color.RED)),
+    "tuple of functions": ((len, 1), (plain, 1)),
+    "class": (int, Thing),
+    "function": (plain, len),
+}
+
+
+def get(x, table, members, key):
+    return x * table.get(key, 7)
+
+
+def contains(x, table, members, key):
+    return x * 2 if key in table else x * 3
+
+
+def is_member(x, table, members, key):
+    return x * 2 if key in members else x * 3
+
+
+def rounds(x, table, members, key):
+    return x * sum(2 if k == key else 5 for k in table)
+
+
+def stored(x, table, members, key):
+    table[key] = 4
+    return x * len(table)
+
+
+@pytest.mark.parametrize("question", [get, contains, is_member, rounds, stored])
+@pytest.mark.parametrize("kind", KNOWN)
+def test_constant_keys_make_one_graph(kind, question):
+    """Whatever of the table changes between calls."""
+    first, second = KNOWN[kind]
+    compiled = dynacompile.compile(question, backend="eager", fullgraph=True, isolate_recompiles=True)
+    x = torch.ones(2)
+    for keys, key in (((first,), first), ((first,), second), ((), first), ((first, second), second), ((second,), first)):
+        want, got = (f(x, {k: i + 1 for i, k in enumerate(keys)}, set(keys), key) for f in (question, compiled))
+        assert torch.equal(want, got), (keys, key)
+
+
+def asks(question, *stories):
+    """Calls with these arguments one after the other give what eager gives."""
+    compiled = dynacompile.compile(question, backend="eager", isolate_recompiles=True)
+    for args in stories:
+        assert torch.equal(question(torch.ones(2), *args), compiled(torch.ones(2), *args)), args
+
+
+def maker():
+    return lambda x: x
+
+
+OBJECTS = {
+    "object": (Thing(), Thing()),
+    "module": (torch.nn.Identity(), torch.nn.Identity()),
+    "parameter": (torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))),
+    "closure": (maker(), maker()),
+    "method": (Thing().method, Thing().method),
+    "list": ([1], [1]),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_two_objects_that_become_one(kind):
+    first, second = OBJECTS[kind]
+    asks(lambda x, a, b: x * 2 if a is b else x * 3, (first, second), (first, first), (second, first))
+    if kind != "list":
+        asks(lambda x, a, b: x * len({a, b}), (first, second), (first, first), (second, first))
+        asks(lambda x, a, b: x * {a: 2}.get(b, 3), (first, second), (first, first), (second, first))
+        asks(lambda x, a, b: x * len({id(a), id(b)}), (first, second), (first, first), (second, first))
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return x * 2 if self.first.weight is self.second.weight else x * 3
+
+
+def test_weights_that_become_tied():
+    module = Tied()
+    compiled = dynacompile.compile(module, backend="eager", isolate_recompiles=True)
+    for weight in (module.second.weight, module.first.weight, torch.nn.Parameter(torch.ones(2, 2))):
+        module.second.weight = weight
+        assert torch.equal(compiled(torch.ones(2)), module(torch.ones(2)))
+
+
+def test_methods_of_one_object_are_one_key():
+    thing = Thing()
+    asks(lambda x: x * len({thing.method, thing.method}), ())
+    asks(lambda x, y: x * len({x.sin, y.sin, x.cos}), (torch.ones(2),))
+
+
+def test_sets_equal_frozen_sets():
+    asks(lambda x, a, b: x * 2 if a == b else x * 3, ({1}, frozenset((1,))), (frozenset((1,)), {2}), ({1}, {1}))
+
+
+def test_a_nan_is_found_as_the_object_that_it_is():
+    nan, other = float("nan"), float("nan")
+    asks(lambda x, k: x * {nan: 2}.get(k, 3), (nan,), (other,))
+    asks(lambda x, k: x * 2 if k in (nan, 5) else x * 3, (nan,), (other,))
+
+
+def test_ids_beside_numbers():
+    thing, other = Thing(), Thing()
+    asks(lambda x, a, n: x * 2 if id(a) == n else x * 3, (thing, id(other)), (thing, id(thing)), (other, id(other)))
+    asks(lambda x, a, n: x * 2 if id(a) in {n} else x * 3, (thing, id(other)), (thing, id(thing)), (other, id(other)))
+
+
+@pytest.mark.parametrize("objects", [(np.int64(3), np.int64(0), None, 0), (np.bool_(True), np.bool_(False), 1, [])])
+def test_truth_of_objects_that_capture_does_not_know(objects):
+    asks(lambda x, k: x * (2 if k else 5), *((k,) for k in objects))
+    asks(lambda x, k: x * (2 if k == 3 else 5), *((k,) for k in objects))
+    asks(lambda x, k: x * (2 if callable(k) else 5), *((k,) for k in objects))
+    asks(lambda x, k: x * (2 if isinstance(k, np.int64) else 5), *((k,) for k in objects))
+
+
+def test_an_array_is_replaced_by_another_object():
+    """What a guard computes of an array is not there for others: a recompile, and no AttributeError."""
+    asks(lambda x, k: x * (2 if k is None else 5), (np.ones(2),), (range(3),), (None,), (np.ones(2),))
+
+
+def test_arrays_of_several_dimensions_are_no_numbers():
+    compiled = dynacompile.compile(lambda x, k: x * int(k), backend="eager")
+    assert torch.equal(compiled(torch.ones(2), np.array(3)), torch.full((2,), 3.0))
+    for call in (compiled, lambda x, k: x * int(k)):
+        with pytest.raises((TypeError, ValueError)):
+            call(torch.ones(2), np.ones((2, 2)))
