@@ -8,7 +8,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.keys import key_of
-from dynacompile.capture.values.mapping import DictValue, pairs_of
+from dynacompile.capture.values.mapping import DictLike, DictValue, is_mapping, pairs_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 
@@ -87,6 +87,8 @@ def set_update(f: SymbolicFrame, i: Instr) -> None:
 @opcode("DICT_UPDATE", effect=-1)
 def dict_update(f: SymbolicFrame, i: Instr) -> None:
     other = f.pop()
+    if not isinstance(other, DictLike) and not is_mapping(f.cx, other):
+        raise raises(TypeError, f"'{other.pytype().__name__}' object is not a mapping")
     f.peek(i.arg).method(f.cx, "update", [other], {})
 
 
@@ -94,6 +96,8 @@ def dict_update(f: SymbolicFrame, i: Instr) -> None:
 def dict_merge(f: SymbolicFrame, i: Instr) -> None:
     other, target = f.pop(), f.peek(i.arg)
     assert isinstance(target, DictValue)
+    if not isinstance(other, DictLike) and not is_mapping(f.cx, other):
+        raise unsupported("would-raise", f"an argument after ** that is no mapping: {other.describe()}")
     for key, value in pairs_of(f.cx, other):
         if key_of(key) in target.content:
             raise unsupported("would-raise", f"multiple values for keyword argument {key.describe()}")

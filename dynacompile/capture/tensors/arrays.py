@@ -22,6 +22,7 @@ from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.objects import OpaqueValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
+from dynacompile.ir.namespaces import class_lookup, defines
 from dynacompile.ir.source import Applied, Made, Source
 
 if TYPE_CHECKING:
@@ -106,12 +107,12 @@ class ArrayValue(Value):
             return self.as_tensor(cx).method(cx, "numel", [], {})
         if name == "T":
             return self.method(cx, "transpose", [], {})
-        if name == "__class__" or not callable(getattr(np.ndarray, name, None)):
+        if name == "__class__" or not callable(class_lookup(self.pytype(), name)):
             return super().get_attr(cx, name)
         return Method(self, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(np.ndarray, name)
+        return defines(self.pytype(), name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in ("tolist", "item") and self.known is None and not args:

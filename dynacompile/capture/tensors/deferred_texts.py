@@ -14,9 +14,10 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.tensors.read_numbers import ReadNumber
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import Method, Value
+from dynacompile.capture.values.base import Value, builtin_attribute
 from dynacompile.capture.values.constant import TEXT_METHODS, ConstantValue
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.ir.namespaces import defines
 from dynacompile.markers import disable
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ class DeferredText(Value):
         return bool(self.constant())
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        return Method(self, name) if hasattr(str, name) and name != "__class__" else super().get_attr(cx, name)
+        return builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(str, name)
+        return defines(str, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("to-python", f"{name}() of {self.describe()}")

@@ -21,6 +21,7 @@ from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.ir.namespaces import defines
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
@@ -58,15 +59,15 @@ class FunctionContext(Value):
             return TupleValue([ConstantValue(needed) for needed in self.needs])
         if name in METHODS or name in REFUSED:
             return Method(self, name)
-        if hasattr(torch.autograd.function.FunctionCtx, name):
+        if defines(torch.autograd.function.FunctionCtx, name):
             raise unsupported("autograd-function", f"{self.describe()}.{name}")
         raise raises(AttributeError, f"'{self.cls.__name__}Backward' object has no attribute {name!r}")
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return name in self.stored or name in ("saved_tensors", "needs_input_grad") or hasattr(torch.autograd.function.FunctionCtx, name)
+        return name in self.stored or name in ("saved_tensors", "needs_input_grad") or defines(torch.autograd.function.FunctionCtx, name)
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
-        if name in ("saved_tensors", "needs_input_grad") or hasattr(torch.autograd.function.FunctionCtx, name):
+        if name in ("saved_tensors", "needs_input_grad") or defines(torch.autograd.function.FunctionCtx, name):
             raise unsupported("autograd-function", f"{self.describe()}.{name} = ...")
         self.stored[name] = value
 

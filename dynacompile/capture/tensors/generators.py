@@ -16,6 +16,7 @@ from dynacompile.capture.values.replaced import hidden_from_dynamo
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.symbolic import SymbolicInt
 from dynacompile.ir.guard_facts import Flag
+from dynacompile.ir.namespaces import class_lookup, defines
 from dynacompile.ir.source import Applied, Attr, Made, Source
 
 if TYPE_CHECKING:
@@ -51,10 +52,10 @@ class TorchGenerator(MadeValue):
     def get_attr(self, cx: Context, name: str) -> Value:
         if name == "device":
             return ConstantValue(self.device)
-        return Method(self, name) if hasattr(torch.Generator, name) and name != "__class__" else super().get_attr(cx, name)
+        return Method(self, name) if callable(class_lookup(torch.Generator, name)) and name != "__class__" else super().get_attr(cx, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(torch.Generator, name)
+        return defines(torch.Generator, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         state = cx.state(RandomState)

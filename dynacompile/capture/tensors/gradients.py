@@ -77,7 +77,7 @@ class HandleValue(Value):
         return "the handle of a tensor's hook"
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        return Method(self, name)
+        return super().get_attr(cx, name) if name == "__class__" else Method(self, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("hooks", f"{self.describe()}.{name}()")

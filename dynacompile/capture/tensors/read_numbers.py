@@ -16,9 +16,10 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operator_names import COMPARISONS, INPLACE
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.tensors.tensor import METHODS, READERS, TensorValue, decided
-from dynacompile.capture.values.base import Method, Value
+from dynacompile.capture.values.base import Value, builtin_attribute
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.ir.namespaces import defines
 from dynacompile.ops.python_numbers import NAMES, PYTHON_NUMBER, call_text
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ class ReadNumber(Value):
     def get_attr(self, cx: Context, name: str) -> Value:
         if name == "real":
             return self
-        return Method(self, name) if callable(getattr(self.cls, name, None)) else super().get_attr(cx, name)
+        return builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(self.cls, name)
+        return defines(self.cls, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("to-python", f"{name}() of {self.describe()}")

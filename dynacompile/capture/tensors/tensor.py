@@ -18,7 +18,7 @@ from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
 from dynacompile.ir.guard_facts import Presence
-from dynacompile.ir.namespaces import MISSING, is_data
+from dynacompile.ir.namespaces import MISSING, class_lookup, defines, is_data
 from dynacompile.ir.source import Attr, Constant
 from dynacompile.ir.symbolic_graphs import picked
 from dynacompile.ops.flexible_attention import index_by_points
@@ -233,7 +233,7 @@ class TensorValue(GraphTensor):
             return ConstantValue(None)
         if name in ("grad_fn", "_version", "_backward_hooks", "names", "_grad", "_base"):
             raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
-        if callable(getattr(torch.Tensor, name, None)):
+        if callable(class_lookup(torch.Tensor, name)):
             return Method(self, name)
         if self.real is not None and name in getattr(self.real, "__dict__", {}):
             return cx.wrap(self.real.__dict__[name], Attr(self.source, name))
@@ -280,7 +280,7 @@ class TensorValue(GraphTensor):
         cx.overrides.getter(self, name)
         if isinstance(cx.lookup(torch.Tensor, name), property) and name not in FACTS and name not in VIEWS:
             raise unsupported("tensor-attribute", f"whether there is a {self.describe()}.{name}")
-        if hasattr(torch.Tensor, name) or name in self.attributes:
+        if defines(torch.Tensor, name) or name in self.attributes:
             return True
         if self.real is not None:
             cx.guard("HASATTR", self.source, Presence(name, hasattr(self.real, name)))
@@ -288,12 +288,12 @@ class TensorValue(GraphTensor):
         return False
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
-        if hasattr(torch.Tensor, name):
+        if defines(torch.Tensor, name):
             cx.overrides.modes.refuse(f"{self.describe()}.{name} = ...")
         if name == "requires_grad":
             METHODS["requires_grad_"](cx, self, [value], {})
             return
-        if not hasattr(torch.Tensor, name):  # the user's own
+        if not defines(torch.Tensor, name):  # the user's own
             cx.effects.touch(self)
             self.attributes[name] = value
             return

@@ -156,10 +156,7 @@ class IteratorValue(Value):
         return None
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        found = class_lookup(self.pytype(), name)
-        if found is MISSING:
-            raise raises(AttributeError, f"{self.pytype().__name__!r} object has no attribute {name!r}")
-        return Method(self, name) if callable(found) and name != "__class__" else super().get_attr(cx, name)
+        return builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
         return defines(self.pytype(), name)
@@ -261,6 +258,8 @@ class Method(Value):
 
     def pytype(self) -> type:
         raw = class_lookup(self.owner.pytype(), self.name)
+        if isinstance(raw, types.FunctionType):
+            return types.MethodType
         return types.MethodWrapperType if isinstance(raw, types.WrapperDescriptorType) else types.BuiltinFunctionType
 
     def truth(self, cx: Context) -> bool:
@@ -316,11 +315,18 @@ class BaseMethod(Method):
 
 
 def builtin_attribute(cx: Context, owner: Value, name: str) -> Value:
-    """An attribute that the class of a builtin container has."""
+    """An attribute of an object of a builtin class, which has those of its class alone: methods and data."""
+    cls = owner.pytype()
     if name == "__class__":
-        return cx.class_value(owner.pytype(), None)
-    found = getattr(owner.pytype(), name)
-    return Method(owner, name) if callable(found) else cx.of(found)
+        return cx.class_value(cls, None)
+    found = class_lookup(cls, name)
+    if found is MISSING:
+        raise raises(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+    if callable(found):
+        return Method(owner, name)
+    if found is None or isinstance(found, str):
+        return cx.of(found)
+    raise unsupported("unknown-attribute", f"{owner.describe()}.{name}")
 
 
 SLOT_METHODS = frozenset((*(method for pair in BINARY.values() for method in pair), *UNARY.values(), *(f"__{name}__" for name in INPLACE))) | frozenset(

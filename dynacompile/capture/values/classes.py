@@ -63,6 +63,9 @@ class ClassValue(Value):
         return self.real
 
     def truth(self, cx: Context) -> bool:
+        asked = any(cx.lookup(type(self.real), name) is not MISSING for name in ("__bool__", "__len__"))
+        if asked and not isinstance(self.real, enum.EnumMeta):
+            raise unsupported("unknown-operation", f"bool({self.describe()}), which its metaclass answers")
         return True
 
     def has_attr(self, cx: Context, name: str) -> bool:

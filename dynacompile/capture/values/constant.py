@@ -20,6 +20,7 @@ import torch
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
 from dynacompile.ir.guard_facts import hashes_by_identity, identity
+from dynacompile.ir.namespaces import class_lookup, defines
 from dynacompile.ir.source import Attr, Source
 from dynacompile.ir.wording import shown
 
@@ -165,7 +166,12 @@ class SliceValue(Value):
     def get_attr(self, cx: Context, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
+        if name == "__class__" or not callable(class_lookup(slice, name)):
+            return super().get_attr(cx, name)
         return Method(self, name)
+
+    def has_attr(self, cx: Context, name: str) -> bool:
+        return defines(slice, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.pure(getattr(self.constant(), name), args, kwargs)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Lazy, Method, Value, bind_arguments, wraps
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
@@ -111,9 +111,6 @@ class DequeIterator(SequenceIterator):
         if not self.done and self.sequence.changes != self.before:  # type: ignore[attr-defined]
             raise raises(RuntimeError, "deque mutated during iteration")
         return super().next(cx)
-
-    def get_attr(self, cx: Context, name: str) -> Value:
-        return Method(self, name)
 
     def rebuild(self, out: Writer) -> None:
         raise unsupported("rebuild", "an iterator over a deque")

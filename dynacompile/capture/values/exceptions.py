@@ -16,7 +16,7 @@ from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import Flag
-from dynacompile.ir.namespaces import MISSING, class_lookup
+from dynacompile.ir.namespaces import MISSING, class_lookup, defines
 from dynacompile.ir.source import Attr, DictAttr, Source
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class ExceptionValue(Value):
     def has_attr(self, cx: Context, name: str) -> bool:
         if self.source is not None:
             raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
-        return name in self.stored or hasattr(self.cls, name)
+        return name in self.stored or defines(self.cls, name)
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if name == "__traceback__" and self.raised:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Method, Value, bind_arguments, builtin_attribute, wraps
+from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, bind_arguments, builtin_attribute, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator, Entries
 from dynacompile.capture.values.keys import IdKey, check_numbers, is_known_key, key_in, key_of, known_key
@@ -390,7 +390,10 @@ class DictView(Value):
         return ListValue(self.elements(cx)).contains(cx, item)
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        return Method(self, name)
+        return builtin_attribute(cx, self, name)
+
+    def has_attr(self, cx: Context, name: str) -> bool:
+        return defines(self.pytype(), name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__iter__":

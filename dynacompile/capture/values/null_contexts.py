@@ -58,6 +58,9 @@ class RecordContext(NullContext):
         super().__init__(ConstantValue(None))
         self.source = source
 
+    def pytype(self) -> type:
+        return torch.autograd.profiler.record_function
+
     def get_attr(self, cx: Context, name: str) -> Value:
         return Method(self, name) if name == "_recreate_cm" else super().get_attr(cx, name)
 

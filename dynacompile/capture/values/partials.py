@@ -13,6 +13,7 @@ from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Attr, Item, Source
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class PartialValue(CallableValue):
         return functools.partial
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
-        if self.source is not None or hasattr(functools.partial, name):
+        if self.source is not None or defines(functools.partial, name):
             raise unsupported("setattr", f"{self.describe()}.{name} = ...")
         self.attributes[name] = value
 
@@ -48,7 +49,7 @@ class PartialValue(CallableValue):
         return super().get_attr(cx, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(functools.partial, name) or name in self.attributes
+        return defines(functools.partial, name) or name in self.attributes
 
     def children(self) -> Sequence[Value]:
         return [self.function, *self.args, *self.kwargs.values(), *self.attributes.values()]

@@ -11,6 +11,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, builtin_attribute, wraps
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class ProxyValue(Value):
         return builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(types.MappingProxyType, name)
+        return defines(types.MappingProxyType, name)
 
     def set_item(self, cx: Context, key: Value, value: Value) -> None:
         raise raises(TypeError, "'mappingproxy' object does not support item assignment")

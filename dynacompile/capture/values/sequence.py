@@ -12,6 +12,7 @@ import torch
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Item, Source
 
 if TYPE_CHECKING:
@@ -67,12 +68,12 @@ class SequenceValue(Value):
         return SequenceIterator(self)
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        if not hasattr(self.cls, name):
+        if not defines(self.cls, name):
             raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         return builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(self.cls, name)
+        return defines(self.cls, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "index" and len(args) == 1:

@@ -10,6 +10,7 @@ from dynacompile.capture.values.base import IteratorValue, KeyOf, Value, builtin
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.keys import check_numbers, is_known_key, key_in, key_of, known_key
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
+from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Constant, Source
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class SetValue(Value):
         return SequenceIterator(TupleValue(self.elements(cx)))
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        if not hasattr(set, name):
+        if not defines(set, name):
             raise raises(AttributeError, f"'set' object has no attribute {name!r}")
         return builtin_attribute(cx, self, name)
 

@@ -15,10 +15,11 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.symbols import Unbacked
-from dynacompile.capture.values.base import IteratorValue, Method, Value
+from dynacompile.capture.values.base import IteratorValue, Value, builtin_attribute
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.expressions import PARTIAL, Expression, Formula, Term, as_expression, formula, given
+from dynacompile.ir.namespaces import defines
 from dynacompile.ir.shapes import LARGEST, as_static, unbacked
 from dynacompile.ir.source import Source
 
@@ -72,10 +73,10 @@ class SymbolicInt(Value):
             return self
         if name in ("imag", "denominator"):
             return ConstantValue(0 if name == "imag" else 1)
-        return Method(self, name) if hasattr(int, name) else ConstantValue(self.constant()).get_attr(cx, name)
+        return builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(int, name)
+        return defines(int, name)
 
     def get_item(self, cx: Context, key: Value) -> Value:
         return ConstantValue(self.constant()).get_item(cx, key)
@@ -154,10 +155,10 @@ class SymbolicFloat(Value):
         return decided(self.symbols, "ne", self.formula, 0)
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        return self if name == "real" else Method(self, name) if hasattr(float, name) else ConstantValue(self.constant()).get_attr(cx, name)
+        return self if name == "real" else ConstantValue(0.0) if name == "imag" else builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(float, name)
+        return defines(float, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return ConstantValue(self.constant()).method(cx, name, args, kwargs)
