@@ -99,6 +99,7 @@ ROWS: dict[str, Row] = {
     "shl": Row(None, "shift_left({0}, {1}, {bits})"),
     "shr": Row(None, "shift_right({0}, {1}, {bits})"),
     "where": Row("tl.where({0}, {1}, {2})", "tl.where({0}, {1}, {2})", "tl.where({0}, {1}, {2})"),
+    "uniform": Row(None, "uniform({0}, {1}, {2})"),
 }
 
 
@@ -181,6 +182,18 @@ def ndtr_f32(a):
 @triton.jit
 def require(inside):
     tl.device_assert(inside, "a position is out of range")
+""",
+    "uniform": """
+@triton.jit
+def uniform(seed, sequence, position):
+    # the number in (0, 1] at a position of a sequence of cuRAND's Philox generator: one of four words, as a multiple of 2^-32, and half of that
+    sequence, position = tl.broadcast(sequence, position)
+    block = position.to(tl.uint64) >> 2
+    place = position.to(tl.uint32) & 3
+    high = (sequence.to(tl.uint64) >> 32).to(tl.uint32)
+    w0, w1, w2, w3 = tl.philox(seed, block.to(tl.uint32), (block >> 32).to(tl.uint32), sequence.to(tl.uint32), high)
+    word = tl.where(place < 2, tl.where(place == 0, w0, w1), tl.where(place == 2, w2, w3))
+    return word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
 """,
     "nearest_bf16": """
 @triton.jit

@@ -105,6 +105,8 @@ class Values:
                 return self.reduce([(i, op)])
             case "scan":
                 return scan(self, i, op)
+            case "require":
+                return self.require(i, op)
             case _:
                 return self.scalar(i, op)
 
@@ -122,6 +124,14 @@ class Values:
             literals = infix and any(self.nest.body[a].name != "constant" for a in op.args)
             text = template.format(*(self.argument(a, literals) for a in op.args), bits=scalars.BITS.get(dtype, 0))
         return [f"{self.name(i)} = {text}", *self.note_indirect(i)]
+
+    def require(self, i: int, op: Op) -> list[str]:
+        """A value that the device asserts to be as it has to be, where a point lies in the nest."""
+        value, condition = op.args
+        self.shapes[i] = self.shapes[value]
+        bounds = [f"{d.name}mask" for d in self.tiling.dims if d.name in self.shapes[condition] and d.name in self.tiling.masked]
+        otherwise = f" | (({' & '.join(bounds)}) == 0)" if bounds else ""
+        return [f"require({self.argument(condition)}{otherwise})", f"{self.name(i)} = {self.argument(value)}", *self.note_indirect(i)]
 
     def reads_narrow(self, op: Op) -> bool:
         """Whether an op gives the same of numbers in 32 bits."""
