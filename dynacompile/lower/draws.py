@@ -74,7 +74,8 @@ def is_dense(size: tuple[Any, ...], stride: tuple[Any, ...]) -> bool:
 def uniform(low: Lowering, o: Expander, state: Buffer, drawing: Drawing, element: Index) -> Value:
     """The number of an element, by its place in memory."""
     seed, offset = (low.load(o, state, constant(i)) for i in range(2))
-    return o.uniform(seed, o.index(drawing.sequence(element)), offset + o.index(drawing.position(element)))
+    block = o.apply("shr", offset, 2) + o.index(drawing.block(element))  # the offset counts numbers, and is a multiple of four
+    return o.uniform(seed, o.index(drawing.sequence(element)), block, o.index(drawing.place(element)))
 
 
 Given = dict[str, Any]

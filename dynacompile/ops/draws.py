@@ -23,8 +23,8 @@ PROCESSORS, THREADS = 132, 2048  # of Hopper: where there is no GPU to ask
 
 @dataclass(frozen=True)
 class Drawing:
-    """Element i has the number at the generator's offset + `position(i)` of sequence `sequence(i)`. threads: of a grid that strides over the elements; 0:
-    each four elements have a sequence. count: by how much the offset moves on."""
+    """Element i has the number at `place(i)` of the block that is `block(i)` blocks behind the generator's offset, of sequence `sequence(i)`. threads: of a
+    grid that strides over the elements; 0: each four elements have a sequence. count: by how much the offset moves on."""
 
     threads: int
     count: int
@@ -32,8 +32,11 @@ class Drawing:
     def sequence(self, i):
         return i % self.threads if self.threads else i // AT_A_TIME
 
-    def position(self, i):
-        return i // self.threads if self.threads else i % AT_A_TIME
+    def block(self, i):
+        return i // (self.threads * AT_A_TIME) if self.threads else i * 0
+
+    def place(self, i):
+        return i // self.threads % AT_A_TIME if self.threads else i % AT_A_TIME
 
 
 def by_grid(elements: int, device: torch.device) -> Drawing:

@@ -31,14 +31,13 @@ def philox(counter: Words, key: Words) -> Words:
     return c0, c1, c2, c3
 
 
-def word(seed: torch.Tensor, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """The words at positions of sequences (cuRAND's subsequences) of seeds, all int64 tensors whose bits are unsigned numbers."""
-    seed, sequence, position = torch.broadcast_tensors(seed, sequence, position)
-    block = (position >> 2) & (2**62 - 1)
-    words = philox((block & LOW, block >> 32, sequence & LOW, (sequence >> 32) & LOW), (seed & LOW, (seed >> 32) & LOW))
-    return torch.stack(words).gather(0, (position & 3)[None])[0]
+def word(seed: torch.Tensor, sequence: torch.Tensor, block: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """The words at a place, 0 to 3, of blocks of sequences (cuRAND's subsequences) of seeds; all are int64 tensors whose bits are unsigned numbers."""
+    seed, sequence, block, place = torch.broadcast_tensors(seed, sequence, block, place)
+    words = philox((block & LOW, (block >> 32) & LOW, sequence & LOW, (sequence >> 32) & LOW), (seed & LOW, (seed >> 32) & LOW))
+    return torch.stack(words).gather(0, place[None])[0]
 
 
-def uniform(seed: torch.Tensor, sequence: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+def uniform(seed: torch.Tensor, sequence: torch.Tensor, block: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
     """The words as float32 in (0, 1], as `curand_uniform` has them."""
-    return word(seed, sequence, position).float() * 2.0**-32 + 2.0**-33
+    return word(seed, sequence, block, place).float() * 2.0**-32 + 2.0**-33

@@ -230,9 +230,9 @@ def random(n: int = 300) -> Kernel:
     """Of sequences and positions that are computed, and of some that memory holds."""
     b = Build("random", (n,))
     seed, given = b.load("seed", I64, constant(0)), b.load("sequence", I64, b.at(1))
-    place = b.add_(b.mul(b.const(2**33 + 4, I64), given), b.index(b.at(1) // 7))
-    b.store("computed", F32, b.at(1), b.uniform(seed, b.index(b.at(1) % 7), b.index(b.at(1) // 7)))
-    b.store("loaded", F32, b.at(1), b.uniform(b.const(-5, I64), b.mul(given, b.const(2**35 + 1, I64)), place))
+    block = b.add_(b.mul(b.const(2**33 + 4, I64), given), b.index(b.at(1) // 7))
+    b.store("computed", F32, b.at(1), b.uniform(seed, b.index(b.at(1) % 7), b.index(b.at(1) // 28), b.index(b.at(1) // 7 % 4)))
+    b.store("loaded", F32, b.at(1), b.uniform(b.const(-5, I64), b.mul(given, b.const(2**35 + 1, I64)), block, b.and_(given, b.const(3, I64))))
     return b.kernel()
 
 
