@@ -209,6 +209,16 @@ def uniform(seed, sequence, block, place):
     w0, w1, w2, w3 = words(seed, sequence, block)
     return unit(tl.where(place < 2, tl.where(place == 0, w0, w1), tl.where(place == 2, w2, w3)))
 """,
+    "uniform_by_fours": """
+@triton.jit
+def uniform_by_fours(seed, element, block):
+    # of a tile along which each four neighbours have one sequence, and its four words in turn
+    left, _ = tl.split(tl.reshape(element, (element.numel // 4, 2, 2)))
+    first, _ = tl.split(left)
+    sequence, block = tl.broadcast(first // 4, block)
+    w0, w1, w2, w3 = words(seed, sequence, block)
+    return tl.reshape(tl.join(tl.join(unit(w0), unit(w2)), tl.join(unit(w1), unit(w3))), element.shape)
+""",
     "nearest_bf16": """
 @triton.jit
 def nearest_bf16(a):
