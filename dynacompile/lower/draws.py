@@ -16,6 +16,7 @@ from dynacompile.lower.values import Expander, Value
 from dynacompile.native import core as native_core
 from dynacompile.ops.draws import DRAW, MOST_BYTES, Drawing, by_fours, by_grid
 from dynacompile.ops.scalars import NEAREST
+from dynacompile.private import of_torch
 
 aten = torch.ops.aten
 SINGLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -23,8 +24,15 @@ SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 def lower_draw(low: Lowering, node: torch.fx.Node) -> bool:
     """Whether the node draws on a GPU and is a loop of ours now. What stays a call is noted with the reason."""
-    rule, val = RULES.get(node.target), node.meta.get("val")  # type: ignore[call-overload]
-    if rule is None or not isinstance(val, torch.Tensor) or val.device.type != "cuda":
+    op, val = node.target, node.meta.get("val")
+    if not isinstance(op, of_torch.OpOverload) or op.namespace != "aten" or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    made = [v for v in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(v, torch.Tensor)]
+    if not made or made[0].device.type != "cuda":
+        return False
+    rule, val = RULES.get(op), made[0]
+    if rule is None:
+        low.draws.append((node, "there is no rule for which numbers eager's kernel draws, and what it makes of them"))
         return False
     given = arguments(node)
     reason = refusal(low, val) or rule.refusal(low, val, given)

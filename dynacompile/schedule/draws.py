@@ -25,7 +25,6 @@ def with_whole_blocks(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
         return nest
     if nest.adds or any(a.summed for a in stores) or not any(op.name == "uniform" for op in nest.body):
         return nest
-    nest = flat(nest)
     points, threads = prod(sizes), threads_of(nest.body)
     if not 0 < threads < points:
         return nest
@@ -35,8 +34,9 @@ def with_whole_blocks(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
     first = (atom(outer) * (threads * WORDS) if rounds > 1 else 0) + atom(inner)
     body = Body()
     late: list[tuple[int, Access]] = []
+    one = flat(nest)
     for k in range(min(WORDS, -(-points // threads))):
-        if not copy_at(nest, first + k * threads, points, body, late):
+        if not copy_at(one, first + k * threads, points, body, late):
             return nest
     for value, access in late:
         body.put(value, access)
@@ -62,8 +62,8 @@ def threads_of(body: Sequence[Op]) -> int:
     for op in body:
         if op.name == "uniform" and body[op.args[3]].name == "index":
             sequence = body[op.args[1]].attr
-            own = sequence.terms[0][0] if isinstance(sequence, Index) and len(sequence.terms) == 1 and not sequence.constant else ()
-            found.add(own[0].bounds()[1] + 1 if len(own) == 1 and own[0].bounds()[1] is not None else 0)
+            high = sequence.bounds()[1] if isinstance(sequence, Index) else None
+            found.add(0 if high is None else high + 1)
     return found.pop() if len(found) == 1 else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -203,6 +204,7 @@ def test_draws_are_part_of_the_kernels_around_them():
 
 
 REFUSED = {
+    "normal": (lambda g: (aten.randn_like.default, g.input(8)), "no rule"),
     "float64": (lambda g: (aten.rand_like.default, g.input(8, dtype=F64)), "more bits"),
     "coins in float64": (lambda g: (aten.bernoulli.p, g.input(8, dtype=F64), 0.5), "more bits"),
     "empty": (lambda g: (aten.bernoulli.default, g.input(0)), "no elements"),
@@ -231,6 +233,22 @@ def test_probabilities_that_do_not_lie_one_after_the_other():
     x = g.input(8, 9)
     program = g.lower(g.call(aten.bernoulli.default, g.call(aten.t.default, x)))
     assert not counts(program)
+
+
+@pytest.mark.parametrize("n, copies, points", [(512, 1, 512), (1000, 2, 512), (1536, 3, 512), (2048, 4, 512), (2049, 4, 1024), (4096, 4, 1024)])
+def test_a_block_of_words_is_made_once(n, copies, points):
+    """A point for every block that eager's 512 threads draw; conditions only where elements end before blocks do."""
+    (kernel,) = schedule(drawn(aten.rand_like.default, (n,)), ENV).kernels.values()
+    body = kernel.nest.body
+    draws_of = [op for op in body if op.name == "uniform"]
+    assert len(draws_of) == len(kernel.nest.stores()) == copies and len({op.args[:3] for op in draws_of}) == 1
+    assert math.prod(a.size for a in kernel.nest.axes) == points
+    assert any(a.mask is not None for a in kernel.nest.stores()) == bool(n % 512 or n == 2049)
+
+
+def test_coins_of_four_neighbours_are_one_block_in_the_text():
+    (kernel,) = schedule(drawn(aten.bernoulli.default, (64, 1000)), ENV).kernels.values()
+    assert "uniform_by_fours(" in emit_kernel(kernel, ENV).text
 
 
 @pytest.fixture(scope="module")
