@@ -11,7 +11,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from dynacompile.codegen.reference import run_program
+from dynacompile.build.autotune import lengths
+from dynacompile.codegen.reference import run_program, run_schedule
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.events import Drawn
 from dynacompile.ir.loops import Extern, LoopProgram
@@ -28,6 +29,7 @@ aten = torch.ops.aten
 BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 SEED, OFFSET = 2**63 + 12345678901234567, 4 * (2**32 - 1)  # more than 32 bits, and a counter that carries
 BLOCKS = 2  # of the model's device
+CPU = torch.device("cpu")
 
 
 def words(seed: int, sequence: int, block: int) -> list[int]:
@@ -72,11 +74,11 @@ def by_fours(n: int) -> list[float]:
     return [number for thread in range((n + 3) // 4) for number in uniform4(SEED, thread, OFFSET // 4)][:n]
 
 
-def with_state(program: LoopProgram) -> LoopProgram:
-    """The program on the CPU, which takes the generator's state as its last inputs."""
+def with_state(program: LoopProgram, device: torch.device = CPU) -> LoopProgram:
+    """The program on a device, which takes the generator's states as its last inputs."""
     states = tuple(s.outputs[0] for s in program.steps if isinstance(s, Extern))
     steps = tuple(s for s in program.steps if not isinstance(s, Extern))
-    buffers = {n: replace(b, device=torch.device("cpu"), kind="input" if n in states else b.kind) for n, b in program.buffers.items()}
+    buffers = {n: replace(b, device=device, kind="input" if n in states else b.kind) for n, b in program.buffers.items()}
     return replace(program, steps=steps, buffers=buffers, inputs=(*program.inputs, *states))
 
 
@@ -249,6 +251,33 @@ def test_a_block_of_words_is_made_once(n, copies, points):
 def test_coins_of_four_neighbours_are_one_block_in_the_text():
     (kernel,) = schedule(drawn(aten.bernoulli.default, (64, 1000)), ENV).kernels.values()
     assert "uniform_by_fours(" in emit_kernel(kernel, ENV).text
+
+
+def test_a_kernel_that_asserts_probabilities_is_not_measured_on_made_up_values():
+    for op, measured in ((aten.bernoulli.default, False), (aten.rand_like.default, True)):
+        (kernel,) = schedule(drawn(op, (64, 1000)), ENV).kernels.values()
+        assert (lengths(emit_kernel(kernel, ENV)) is not None) == measured
+
+
+SETS = [(300, 700, 5000, 6000), (5000, 5000), (6000, 5000, 9000)]
+
+
+@pytest.mark.parametrize("sizes", SETS, ids=str)
+@pytest.mark.parametrize("op", [aten.rand_like.default, aten.bernoulli.default], ids=str)
+def test_draws_for_lists_of_tensors(op, sizes):
+    """Like kernels over different tensors are one kernel over a list of them; each has a state of its own."""
+    g = Graph()
+    xs = [g.input(n) for n in sizes]
+    with patch.object(draws, "most_blocks", lambda device: BLOCKS):
+        program = g.lower(*[g.call(op, x) for x in xs])
+    given = [torch.rand(n, generator=torch.Generator().manual_seed(n)) for n in sizes]
+    states = [torch.tensor([draws.signed(SEED) + i, OFFSET + 4 * i]) for i in range(len(sizes))]
+    wanted = run_program(with_state(program), [*given, *states])
+    on_device = with_state(program, torch.device("cuda", 0))
+    plan = schedule(on_device, ENV)
+    on_cpu = replace(plan, device=CPU, buffers={n: replace(b, device=CPU) for n, b in plan.buffers.items()})
+    for one, other in zip(run_schedule(on_cpu, [*given, *states]), wanted, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.fixture(scope="module")
