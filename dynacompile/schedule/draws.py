@@ -16,6 +16,7 @@ from dynacompile.ir.loops import Access, Axis, Buffer, Nest, Op
 from dynacompile.schedule.domain import with_indices
 
 WORDS = 4
+MOST_OPS = 64  # of a nest; four times as many are one kernel then
 
 
 def with_whole_blocks(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
@@ -23,7 +24,7 @@ def with_whole_blocks(nest: Nest, buffers: Mapping[str, Buffer]) -> Nest:
     stores, sizes = nest.stores(), [a.size for a in nest.axes]
     if nest.r_axes or any(isinstance(n, Index) for n in sizes) or not stores or buffers[stores[0].buffer].device.type != "cuda":
         return nest
-    if nest.adds or any(a.summed for a in stores) or not any(op.name == "uniform" for op in nest.body):
+    if nest.adds or any(a.summed for a in stores) or len(nest.body) > MOST_OPS or not any(op.name == "uniform" for op in nest.body):
         return nest
     points, threads = prod(sizes), threads_of(nest.body)
     if not 0 < threads < points:

@@ -292,21 +292,43 @@ def emitted(tmp_path_factory) -> Iterator[dict[str, tuple[torch.Tensor, torch.Te
         "probabilities-f16": (aten.bernoulli.default, (1030,), F16, ()),
         "probabilities-f64": (aten.bernoulli.default, (130,), F64, ()),
     }
+    made = {name: (drawn(op, size, *rest, dtype=dtype), size, dtype) for name, (op, size, dtype, rest) in programs.items()}
+    made |= {f"rows of {name}": (rows_of(op, size), size, F32) for name, op, size in ROWS}
     jobs, wanted = [], {}
-    for name, (op, size, dtype, rest) in programs.items():
-        program = drawn(op, size, *rest, dtype=dtype)
+    for name, (program, size, dtype) in made.items():
         (kernel,) = schedule(program, ENV).kernels.values()
         source = emit_kernel(kernel, ENV)
         x = torch.rand(size, generator=torch.Generator().manual_seed(1)).to(dtype)
         wanted[name] = run(program, x)
         states = {p.name for p in kernel.params if p.dtype == torch.int64}
-        tensors = [state() if p.name in states else x.reshape(-1) if p.mode == "in" else torch.full((x.numel(),), 7, dtype=dtype) for p in kernel.params]
+        outputs = torch.full((wanted[name].numel(),), 7, dtype=dtype)
+        tensors = [state() if p.name in states else x.reshape(-1) if p.mode == "in" else outputs for p in kernel.params]
         jobs.append((source.text, source.entry, dict(source.candidates[0].blocks), source.grids[0], tensors))
     results = interpret(jobs, tmp_path_factory.mktemp("draws"))
-    yield {name: (got[-1].reshape(wanted[name].shape), wanted[name]) for name, got in zip(programs, results, strict=True)}
+    yield {name: (got[-1].reshape(wanted[name].shape), wanted[name]) for name, got in zip(made, results, strict=True)}
 
 
 @pytest.mark.parametrize("name", ["rand", "rand-even", "rand-bf16", "coins", "probabilities", "probabilities-f16", "probabilities-f64"])
 def test_kernels_draw_the_same_numbers(emitted, name):
     got, wanted = emitted[name]
+    assert torch.equal(got, wanted)
+
+
+ROWS = [
+    ("coins", aten.bernoulli.default, (600, 300)),  # some of a tile's blocks lie behind a row's end
+    ("coins, wide", aten.bernoulli.default, (600, 768)),  # a row in three parts
+    ("rand", aten.rand_like.default, (600, 300)),
+]
+
+
+def rows_of(op, size) -> LoopProgram:
+    """A reduction of what is drawn."""
+    g = Graph()
+    with patch.object(draws, "most_blocks", lambda device: BLOCKS):
+        return g.lower(g.call(aten.amax.default if op is aten.rand_like.default else aten.sum.dim_IntList, g.call(op, g.input(*size)), [1]))
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in ROWS])
+def test_kernels_that_reduce_what_they_draw(emitted, name):
+    got, wanted = emitted[f"rows of {name}"]
     assert torch.equal(got, wanted)
