@@ -161,6 +161,16 @@ class MaskRead(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Drawn(Event):
+    """Random numbers of one operation on a GPU, and whether kernels of ours draw them where they are used. reason: why it is a call of ATen."""
+
+    site: str
+    op: str
+    kernel: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionFound(Event):
     """Hand-written attention or flex_attention, and whether an attention kernel computes it: torch's, or ours."""
 

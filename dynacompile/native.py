@@ -46,7 +46,7 @@ TOGETHER = (
     ("guards/build.cpp", "guards/features.cpp", "guards/gather.cpp", "guards/machine.cpp", "guards/names.cpp", "guards/shapes.cpp", "guards/snapshot.cpp"),
     ("guards/global_state.cpp", "guards/tensor_match.cpp"),
     ("guards/autograd_meta.cpp", "runtime/again.cpp", "runtime/asked.cpp", "runtime/continuation.cpp", "runtime/view_writes.cpp"),
-    ("runtime/externs.cpp", "runtime/packed.cpp"),
+    ("runtime/externs.cpp", "runtime/packed.cpp", "runtime/draws.cpp"),
     ("runtime/program.cpp", "runtime/objects.cpp", "runtime/paused.cpp", "runtime/program_type.cpp", "runtime/stages.cpp"),
     ("runtime/graph_memory.cpp", "runtime/cpu_memory.cpp", "runtime/cuda_driver.cpp", "runtime/fake_devices.cpp", "runtime/marks.cpp", "runtime/sizes.cpp"),
 )

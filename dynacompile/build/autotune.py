@@ -76,8 +76,10 @@ def tuning_key(source: KernelSource) -> str:
 
 def lengths(source: KernelSource) -> dict[str, int] | None:
     """Elements of each param's memory that the kernel touches at the example's sizes, or None where that depends on values, or on numbers that
-    are arguments of a C++ kernel."""
+    are arguments of a C++ kernel, or where the kernel asserts what made-up values may not be."""
     if source.kernel.symbols and source.language != "triton":
+        return None
+    if any(op.name == "require" for op in source.kernel.nest.body):
         return None
     reach: dict[str, int] = {p.name: SCRATCH if p.mode == "scratch" else 1 for p in source.kernel.params}
     for view in source.kernel.call.views if source.kernel.call is not None else ():

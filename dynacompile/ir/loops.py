@@ -119,7 +119,8 @@ class Op:
     """One SSA value; its id is its position in the body. name is one of
 
     a row of ops.scalars.SCALARS; "load" (attr: Access); "store" (args: the value, attr: Access, no result); "constant" (attr: number);
-    "index" (attr: Index; dtype int64 or int32); "given" (attr: a real Symbol; float64); "reduce" (args: the value, attr: a kind of
+    "index" (attr: Index; dtype int64 or int32); "given" (attr: a real Symbol; float64); "require" (args: the value and a bool, on GPUs alone): the
+    value, where the device asserts that the bool is true; "reduce" (args: the value, attr: a kind of
     ops.scalars.REDUCTIONS): over all r axes,
     argmax and argmin give the first winning position in the flattened r axes, as int64, NaN winning; "scan" (args: the value, attr: Scan): what the points
     up to and including this one give, in the order of the flattened r axes; argmax and argmin give the latest winning position, NaN winning, and max and min
@@ -432,6 +433,9 @@ def verify_body(stage: str, nest: Nest) -> None:
         elif op.name == "given":
             if not isinstance(op.attr, Symbol) or not op.attr.real or op.dtype != torch.float64:
                 raise VerifyError(stage, f"{where}: {op.attr!r} is no float of a call")
+        elif op.name == "require":
+            if len(op.args) != 2 or nest.body[op.args[0]].dtype != op.dtype or nest.body[op.args[1]].dtype != torch.bool:
+                raise VerifyError(stage, f"{where} takes a value and a bool")
         elif op.name not in ("load", "store", "constant", "index"):
             raise VerifyError(stage, f"{where}: unknown op")
 

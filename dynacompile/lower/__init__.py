@@ -13,13 +13,14 @@ import torch.fx
 
 from dynacompile.env import Env
 from dynacompile.errors import Unsupported
-from dynacompile.events import AttentionFound
+from dynacompile.events import AttentionFound, Drawn
 from dynacompile.ir.index import Index
 from dynacompile.ir.loops import LoopProgram
 from dynacompile.ir.sizes import Sizes, sizes_of, symbols_in
 from dynacompile.ir.symbols import extent, sources
 from dynacompile.lower.adding import lower_embedding_backward, lower_index_add, lower_index_put, lower_scatter_add
-from dynacompile.lower.context import DTYPES, EIGHTHS, Lowering
+from dynacompile.lower.context import DTYPES, EIGHTHS, Lowering, origin
+from dynacompile.lower.draws import lower_draw
 from dynacompile.lower.extern import lower_extern
 from dynacompile.lower.indexing import lower_embedding, lower_gather, lower_index, lower_index_select
 from dynacompile.lower.movement import lower_cat, lower_flip, lower_pad, lower_repeat, lower_roll, lower_select_scatter, lower_slice_scatter, lower_triangle
@@ -107,6 +108,9 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
                 raise Unsupported("graph-node", f"a {node.op} node ({node.target}) in a graph of ATen ops")
     for node, choice in low.products:
         env.emit(decided(env, node, choice))
+    for node, reason in low.draws:
+        site, kernel = str(node.meta.get("site") or ""), not reason
+        env.emit(Drawn(region=env.region, bucket=env.bucket, op=origin(node).op, kernel=kernel, reason=reason, site=site))
     for node in low.unfused_attention:
         site, reason = str(node.meta.get("site") or ""), "its functions have an operation that kernels lack, so that the scores are computed as a whole"
         env.emit(AttentionFound(region=env.region, bucket=env.bucket, kernel=False, reason=reason, site=site))
@@ -160,6 +164,8 @@ def lower_call(low: Lowering, node: torch.fx.Node) -> None:
         return
     if isinstance(node.meta.get("val"), torch.SymFloat) and node.meta["val"].node.has_hint():
         low.values[node] = node.meta["val"]
+        return
+    if lower_draw(low, node):
         return
     row = TABLE.get(str(node.target))
     elsewhere = is_elsewhere(low, node)

@@ -26,6 +26,7 @@ CPU = torch.device("cpu")
 class Lowering:
     """State of one call of `lower`. values: what each node became: a buffer's name, a number, None, or a list of those. device: where the
     program's kernels run. products: of matrices on the CPU, and whether they are loops. unfused_attention: calls whose functions have no form in kernels.
+    draws: random operations on GPUs, and why they are calls of ATen; empty where they are loops.
     checked: of places that lie in their dimensions by a check before, the step that checks them.
     precise: each result is rounded to its dtype, as eager rounds what it writes to memory, also where a later op reads it from a register."""
 
@@ -39,6 +40,7 @@ class Lowering:
         self.constants: dict[str, torch.Tensor] = {}
         self.products: list[tuple[torch.fx.Node, Choice]] = []
         self.unfused_attention: list[torch.fx.Node] = []
+        self.draws: list[tuple[torch.fx.Node, str]] = []
         self.checked: dict[tuple, tuple[int, Extern]] = {}
         self._axes: dict[tuple[Extent, ...], tuple[tuple[Axis, ...], tuple[Index, ...]]] = {}
         self._strided: dict[tuple, Index] = {}

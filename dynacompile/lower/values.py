@@ -133,6 +133,14 @@ class Expander:
             return self.constant(index.constant, dtype)
         return Value(self, self.body.emit("index", (), dtype, index), dtype)
 
+    def uniform(self, *operands: Value) -> Value:
+        """A random number in (0, 1] of float32: see ops.philox. The operands are int64."""
+        return Value(self, self.body.emit("uniform", tuple(v.id for v in operands), torch.float32), torch.float32)
+
+    def require(self, condition: Value, value: Value) -> Value:
+        """The value; the device asserts that the condition holds."""
+        return Value(self, self.body.emit("require", (value.id, condition.id), value.dtype), value.dtype)
+
     def select(self, condition: Value, a: Value | float | Index, b: Value | float | Index) -> Value:
         return self.apply("where", condition, a, b)
 

@@ -14,6 +14,7 @@ from dynacompile.events import (
     BuiltInBackground,
     CacheLooked,
     Compiled,
+    Drawn,
     Event,
     Evicted,
     FirstStepLeft,
@@ -55,6 +56,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "masks": (MaskRead,),
     "attention": (AttentionFound, MaskRead),
     "losses": (LossChunked,),
+    "draws": (Drawn,),
     "autotune": (KernelTuned, KernelRefused),
     "cache": (CacheLooked,),
     "cudagraphs": (GraphRecorded,),
@@ -153,6 +155,8 @@ def line(event: Event) -> str:
         case AttentionFound():
             how = "as written" if not event.kernel else "by kernels of ours" if event.ours else "by the operator of torch"
             return f"attention {who} at {event.site}: {how}, {event.reason}"
+        case Drawn():
+            return f"random numbers {who} of {event.op} at {event.site}: {'drawn by kernels of ours' if event.kernel else f'a call of ATen, {event.reason}'}"
         case LossChunked():
             return f"loss {who} at {event.site}: {'in chunks' if event.chunked else 'whole'}, {event.reason}"
         case KernelTuned():

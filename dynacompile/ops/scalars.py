@@ -13,6 +13,8 @@ from typing import Literal
 
 import torch
 
+import dynacompile.ops.philox as philox
+
 
 @dataclass(frozen=True)
 class Scalar:
@@ -73,6 +75,7 @@ SCALARS: dict[str, Scalar] = {
     "shr": Scalar(2, "same", torch.bitwise_right_shift),
     "where": Scalar(3, "same", torch.where),  # (bool, a, b): the dtype of a and b
     "cast": Scalar(1, "attr", lambda a: a),  # to the op's dtype: float to int truncates, to bool tests != 0
+    "uniform": Scalar(4, "attr", philox.uniform),  # (seed, sequence, block, place), int64: cuRAND's float32 in (0, 1] there
 }
 
 NEAREST = {torch.bfloat16: "nearest_bf16", torch.float16: "nearest_f16"}

@@ -279,22 +279,54 @@ again:
 }
 )";
 
+// One thread. captured: seed and offset are addresses of them.
+constexpr const char* state_text = R"(.version 6.0
+.target sm_60
+.address_size 64
+.visible .entry write_state(.param .u64 to, .param .u64 seed, .param .u64 offset, .param .u64 added, .param .u32 captured)
+{
+    .reg .pred %p;
+    .reg .b32 %r;
+    .reg .b64 %rd<7>;
+    ld.param.u64 %rd1, [to];
+    ld.param.u64 %rd2, [seed];
+    ld.param.u64 %rd3, [offset];
+    ld.param.u64 %rd4, [added];
+    ld.param.u32 %r, [captured];
+    setp.eq.u32 %p, %r, 0;
+    @%p bra known;
+    cvta.to.global.u64 %rd5, %rd2;
+    cvta.to.global.u64 %rd6, %rd3;
+    ld.global.u64 %rd2, [%rd5];
+    ld.global.u64 %rd3, [%rd6];
+known:
+    add.s64 %rd3, %rd3, %rd4;
+    cvta.to.global.u64 %rd1, %rd1;
+    st.global.u64 [%rd1], %rd2;
+    st.global.u64 [%rd1+8], %rd3;
+    ret;
+}
+)";
+
+// A kernel of one thread for each device, for the life of the process.
+const Kernel& single(const char* text, const char* name, c10::Device device) {
+    static std::mutex guard;
+    static auto& made = *new std::unordered_map<int, std::unordered_map<const char*, std::unique_ptr<Kernel>>>;
+    const std::lock_guard<std::mutex> locked(guard);
+    std::unique_ptr<Kernel>& own = made[device.index()][text];
+    Geometry geometry;
+    geometry.threads = 1;
+    if (!own) own = std::make_unique<Kernel>(text, name, geometry, device);
+    return *own;
+}
+
 }  // namespace
 
+const Kernel& state_writer(c10::Device device) { return single(state_text, "write_state", device); }
+
 void wait_on_device(c10::Device device, void* stream, int64_t nanoseconds) {
-    static std::mutex guard;
-    static auto& waiters = *new std::unordered_map<int, std::unique_ptr<Kernel>>;  // for the life of the process
-    const Kernel* kernel;
-    {
-        const std::lock_guard<std::mutex> locked(guard);
-        std::unique_ptr<Kernel>& own = waiters[device.index()];
-        Geometry geometry;
-        geometry.threads = 1;
-        if (!own) own = std::make_unique<Kernel>(waiter_text, "wait_ns", geometry, device);
-        kernel = own.get();
-    }
     void* params[] = {&nanoseconds};
-    kernel->launch_with(stream, params);
+    single(waiter_text, "wait_ns", device).launch_with(stream, params);
 }
 
 void* enter(c10::Device device) {

@@ -51,6 +51,9 @@ private:
     std::optional<Kernel> many_;  // where the driver takes launches with so many arguments
 };
 
+// A kernel (uint64_t* to, seed, offset, uint64_t added, uint32_t captured) that writes a seed, and an offset + added. captured: they are given by address.
+const Kernel& state_writer(c10::Device device);
+
 // A moment in a stream.
 class Event {
 public:

@@ -1,5 +1,6 @@
 // The Python type of a linked program, made from the tuples of link.py.
 #include "runtime/cpu_memory.h"
+#include "runtime/draws.h"
 #include "runtime/externs.h"
 #include "runtime/program.h"
 #include "runtime/step_clock.h"
@@ -13,6 +14,7 @@
 bool init_differentiable(PyObject* module);
 bool init_graph_memory(PyObject* module);
 bool init_wrapped(PyObject* module);
+bool init_draws(PyObject* module);
 
 namespace dynacompile::runtime {
 namespace {
@@ -153,8 +155,10 @@ public:
             program_.dispatches = true;
         } else if (code == "extern") {
             step = {Act::external, 0, 0, int32_t(program_.externs.size())};
-            program_.externs.push_back(
-                make_extern(to_string(item(row, 1)), to_string(item(row, 2)), item(row, 3), to_ints(item(row, 4)), PyObject_IsTrue(item(row, 5)) == 1));
+            const std::string name = to_string(item(row, 1));
+            std::vector<int64_t> results = to_ints(item(row, 4));
+            program_.externs.push_back(name == draw_name ? make_draw(item(row, 3), results.at(0), program_.device)
+                                                         : make_extern(name, to_string(item(row, 2)), item(row, 3), std::move(results), PyObject_IsTrue(item(row, 5)) == 1));
             program_.dispatches = true;
         } else {
             raise(PyExc_ValueError, "unknown step " + code);
@@ -499,5 +503,5 @@ bool init_program(PyObject* module) {
 
 bool init_runtime(PyObject* module) {
     return dynacompile::runtime::probe_tensor_layout() && dynacompile::runtime::init_program(module) && dynacompile::runtime::init_step_clock(module) && init_differentiable(module) &&
-           init_graph_memory(module) && init_wrapped(module);
+           init_graph_memory(module) && init_wrapped(module) && init_draws(module);
 }

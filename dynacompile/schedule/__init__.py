@@ -19,6 +19,7 @@ from dynacompile.ir.schedule import Kernel, Launch, Schedule, Step
 from dynacompile.ir.sizes import sizes_of, symbols_in
 from dynacompile.schedule.columns import fold_columns
 from dynacompile.schedule.domain import normalize
+from dynacompile.schedule.draws import with_whole_blocks
 from dynacompile.schedule.emit import Kernels, join, lay_out
 from dynacompile.schedule.fuse import fuse
 from dynacompile.schedule.giving import give_early
@@ -161,7 +162,7 @@ def kernel_nests(units: Units, memory: dict[str, Range]) -> dict[int, Nest]:
         if unit.extern is None:
             stored = [w for w in unit.writes if w in units.kept or units.readers.get(w, set()) - {unit.id}]
             nest = unit.members[0][1] if len(unit.members) == 1 else join([n for _, n in unit.members], unit.axes, stored)
-            found[unit.id] = lay_out(simplified(nest, buffers, memory), buffers) if nest.stores() else nest
+            found[unit.id] = with_whole_blocks(lay_out(simplified(nest, buffers, memory), buffers), buffers) if nest.stores() else nest
             if places:
                 made = written(found[unit.id], memory)
                 memory |= {b: r for b, r in made.items() if buffers[b].kind == "temp" and units.writers.get(b) == {unit.id}}

@@ -40,8 +40,10 @@ SLOW = frozenset(
         "floordiv",
         "mod",
         "fmod",
+        "uniform",
     )
 )
+RANDOM = 64  # cost of a random number
 CHEAP = 24  # cost of ops that may be done again instead of reading a result
 CHEAP_OFTEN = 8  # the same where each result is needed many times
 FEW_READERS = 4  # nests on a GPU that compute the elements of a table anew which is made of positions
@@ -149,7 +151,7 @@ def producer_of(nest: Nest, target: str, buffers: Mapping[str, Buffer], readers:
     loads = {a.buffer: a for a in nest.loads()}
     if not changing.isdisjoint(loads):
         return None
-    cost = sum(8 if op.name in SLOW else 1 for op in nest.body if op.name in SCALARS)
+    cost = sum(RANDOM if op.name == "uniform" else 8 if op.name in SLOW else 1 for op in nest.body if op.name in SCALARS)
     indirect = any(v.name[0] == "%" for a in loads.values() for v in a.index.variables())
     read = sum(touched(a, nest, buffers[n]) for n, a in loads.items())
     cheap = cost <= CHEAP and not indirect

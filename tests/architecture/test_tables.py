@@ -69,11 +69,11 @@ def test_every_row_of_the_op_table_has_a_lowering_and_every_set_of_samples_a_row
 @pytest.mark.parametrize("name", SCALARS)
 def test_scalar_rows_run_in_the_reference(name):
     row = SCALARS[name]
-    dtype = torch.int64 if name in ("and", "or", "xor", "not", "shl", "shr") else torch.float32
+    dtype = torch.int64 if name in ("and", "or", "xor", "not", "shl", "shr", "uniform") else torch.float32
     operands = [torch.tensor([1, 2, 3], dtype=dtype)] * row.operands
     result = row.run(operands[0] > 1, *operands[1:]) if name == "where" else row.run(*operands)
     assert result.shape == (3,)
-    assert result.dtype == (torch.bool if row.result == "bool" else dtype)
+    assert result.dtype == (torch.bool if row.result == "bool" else torch.float32 if name == "uniform" else dtype)
 
 
 @pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)

@@ -65,6 +65,9 @@ class Build:
     def cast(self, value: int, dtype: torch.dtype) -> int:
         return self.add(Op("cast", (value,), dtype))
 
+    def uniform(self, *args: int) -> int:
+        return self.add(Op("uniform", args, torch.float32))
+
     def __getattr__(self, name: str) -> Callable[..., int]:
         row = SCALARS.get(name.rstrip("_"))
         if row is None:
@@ -220,6 +223,16 @@ def integers(n: int = 300) -> Kernel:
     b.store("byte", U8, b.at(1), b.add_(b.cast(p, U8), b.const(200, U8)))
     b.store("flag", BOOL, b.at(1), b.and_(b.lt(a, d), b.not_(b.cast(p, BOOL))))
     b.store("where", I64, b.at(1), b.where(b.le(b.const(3, I64), a), b.abs(a), b.min(a, b.neg(d))))
+    return b.kernel()
+
+
+def random(n: int = 300) -> Kernel:
+    """Of sequences and positions that are computed, and of some that memory holds."""
+    b = Build("random", (n,))
+    seed, given = b.load("seed", I64, constant(0)), b.load("sequence", I64, b.at(1))
+    block = b.add_(b.mul(b.const(2**33 + 4, I64), given), b.index(b.at(1) // 7))
+    b.store("computed", F32, b.at(1), b.uniform(seed, b.index(b.at(1) % 7), b.index(b.at(1) // 28), b.index(b.at(1) // 7 % 4)))
+    b.store("loaded", F32, b.at(1), b.uniform(b.const(-5, I64), b.mul(given, b.const(2**35 + 1, I64)), block, b.and_(given, b.const(3, I64))))
     return b.kernel()
 
 
@@ -408,6 +421,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "broadcast": broadcast,
     "transpose": transpose,
     "integers": integers,
+    "random": random,
     "floats": floats,
     "rounded": rounded,
     "floats_f64": lambda: floats(65, F64),

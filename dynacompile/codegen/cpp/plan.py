@@ -45,7 +45,7 @@ TURNED_BYTES = 256 * 1024  # the same of values from transposed blocks, which co
 MOST_CHUNKS = 256
 COSTLY = {
     "exp": 4, "exp2": 4, "expm1": 5, "log": 5, "log2": 5, "log1p": 8, "sin": 5, "cos": 5, "tanh": 6, "sigmoid": 6, "erf": 7, "ndtr": 6, "pow": 16, "atan2": 20,
-    "floordiv": 12, "mod": 12, "fmod": 12, "scan": 3,
+    "floordiv": 12, "mod": 12, "fmod": 12, "scan": 3, "uniform": 40,
 }  # fmt: skip
 
 

@@ -558,6 +558,24 @@ template <class T> INLINE T shr1(T a, T b) { return (u64)b >= sizeof(T) * 8 ? (T
       return a; \
     } \
   }
+// The number at a place of a block of a sequence of cuRAND's Philox generator, in (0, 1].
+INLINE f32 uniform1(i64 seed, i64 sequence, i64 block, i64 place) {
+  u32 c[4] = {(u32)block, (u32)((u64)block >> 32), (u32)sequence, (u32)((u64)sequence >> 32)}, k[2] = {(u32)seed, (u32)((u64)seed >> 32)};
+  for (int round = 0; round < 10; ++round) {
+    const u64 a = (u64)0xD2511F53u * c[0], b = (u64)0xCD9E8D57u * c[2];
+    c[0] = (u32)(b >> 32) ^ c[1] ^ k[0], c[1] = (u32)b, c[2] = (u32)(a >> 32) ^ c[3] ^ k[1], c[3] = (u32)a;
+    k[0] += 0x9E3779B9u, k[1] += 0xBB67AE85u;
+  }
+  return (f32)c[place & 3] * 0x1p-32f + 0x1p-33f;
+}
+template <class T> INLINE auto uniform(T seed, T sequence, T block, T place) {
+  if constexpr (!is_vector<T>) return uniform1(seed, sequence, block, place);
+  else {
+    vec<f32, lanes<T>> r;
+    for (int i = 0; i < lanes<T>; ++i) r[i] = uniform1(seed[i], sequence[i], block[i], place[i]);
+    return r;
+  }
+}
 DC_LANES2(fmod) DC_LANES2(mod) DC_LANES2(floordiv) DC_LANES2(shl) DC_LANES2(shr)
 
 // One value from all lanes, in a tree. In a register lanes are turned; halves of a register would go through memory.

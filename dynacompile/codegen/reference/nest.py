@@ -90,6 +90,10 @@ def run_op(
             return product(args[0], args[1], space, reduced)
         case "cast":
             return args[0].to(op.dtype)
+        case "require":
+            if not args[1].all():
+                raise RuntimeError("a value is not what its operation takes")
+            return args[0]
         case _:
             return SCALARS[op.name].run(*args)
 

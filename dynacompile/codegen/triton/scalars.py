@@ -99,6 +99,7 @@ ROWS: dict[str, Row] = {
     "shl": Row(None, "shift_left({0}, {1}, {bits})"),
     "shr": Row(None, "shift_right({0}, {1}, {bits})"),
     "where": Row("tl.where({0}, {1}, {2})", "tl.where({0}, {1}, {2})", "tl.where({0}, {1}, {2})"),
+    "uniform": Row(None, "uniform({0}, {1}, {2}, {3})"),
 }
 
 
@@ -181,6 +182,42 @@ def ndtr_f32(a):
 @triton.jit
 def require(inside):
     tl.device_assert(inside, "a position is out of range")
+""",
+    "words": """
+@triton.jit
+def words(seed, sequence, block):
+    # the four words of a block of a sequence of cuRAND's generator: Philox 4x32-10
+    c0, c1 = block.to(tl.uint32), (block.to(tl.uint64) >> 32).to(tl.uint32)
+    c2, c3 = sequence.to(tl.uint32), (sequence.to(tl.uint64) >> 32).to(tl.uint32)
+    k0, k1 = seed.to(tl.uint32), (seed.to(tl.uint64) >> 32).to(tl.uint32)
+    for _ in tl.static_range(10):
+        a, b = c0.to(tl.uint64) * 0xD2511F53, c2.to(tl.uint64) * 0xCD9E8D57
+        c0, c1, c2, c3 = (b >> 32).to(tl.uint32) ^ c1 ^ k0, b.to(tl.uint32), (a >> 32).to(tl.uint32) ^ c3 ^ k1, a.to(tl.uint32)
+        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
+    return c0, c1, c2, c3
+""",
+    "unit": """
+@triton.jit
+def unit(word):
+    # as cuRAND makes floats in (0, 1] of words
+    return word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+""",
+    "uniform": """
+@triton.jit
+def uniform(seed, sequence, block, place):
+    sequence, block = tl.broadcast(sequence, block)
+    w0, w1, w2, w3 = words(seed, sequence, block)
+    return unit(tl.where(place < 2, tl.where(place == 0, w0, w1), tl.where(place == 2, w2, w3)))
+""",
+    "uniform_by_fours": """
+@triton.jit
+def uniform_by_fours(seed, element, block):
+    # of a tile along which each four neighbours have one sequence, and its four words in turn
+    left, _ = tl.split(tl.reshape(element, (element.numel // 4, 2, 2)))
+    first, _ = tl.split(left)
+    sequence, block = tl.broadcast(first // 4, block)
+    w0, w1, w2, w3 = words(seed, sequence, block)
+    return tl.reshape(tl.join(tl.join(unit(w0), unit(w2)), tl.join(unit(w1), unit(w3))), element.shape)
 """,
     "nearest_bf16": """
 @triton.jit

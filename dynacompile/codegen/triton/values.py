@@ -13,6 +13,7 @@ from dynacompile.codegen.triton.parts import Parts
 from dynacompile.codegen.triton.scans import joined_scans, scan
 from dynacompile.codegen.triton.tiles import Tiling, op_phases
 from dynacompile.errors import Unsupported
+from dynacompile.ir.divisions import recombined
 from dynacompile.ir.index import Extent, Index, Var
 from dynacompile.ir.loops import Access, Nest, Op, levels
 from dynacompile.ir.ranges import Range, fits, narrow, products, ranges
@@ -105,6 +106,8 @@ class Values:
                 return self.reduce([(i, op)])
             case "scan":
                 return scan(self, i, op)
+            case "require":
+                return self.require(i, op)
             case _:
                 return self.scalar(i, op)
 
@@ -118,10 +121,33 @@ class Values:
         else:
             if op.name == "truediv" and self.divides_row(i, op):
                 return self.divide_row(i, op)
+            if op.name == "uniform" and (element := self.drawn_by_fours(op)):
+                return [f"{self.name(i)} = uniform_by_fours({self.argument(op.args[0])}, {element}, {self.argument(op.args[2])})"]
             template, infix = scalars.row(op.name, dtype, self.fast)
             literals = infix and any(self.nest.body[a].name != "constant" for a in op.args)
             text = template.format(*(self.argument(a, literals) for a in op.args), bits=scalars.BITS.get(dtype, 0))
         return [f"{self.name(i)} = {text}", *self.note_indirect(i)]
+
+    def drawn_by_fours(self, op: Op) -> str:
+        """The numbers of elements, by fours, where each four neighbours in the tile, from its first on, draw the four words of one block; else empty."""
+        seed, sequence, block, place = op.args
+        fours, rest = (self.nest.body[a].attr for a in (sequence, place))
+        if self.shapes[seed] or self.shapes[block] or not isinstance(fours, Index) or not isinstance(rest, Index) or rest.bounds() != (0, 3):
+            return ""
+        element, inner = recombined(fours * 4 + rest), self.tiling.dims[-1]
+        terms = self.indexer.terms(element)
+        along = [t[:2] for t in terms if inner.name in t.dims]
+        apart = [element.constant, *(t.coefficient for t in terms if inner.name not in t.dims)]
+        whole = all(c.blocks[inner.block] % 4 == 0 for c in self.tiling.candidates) and all(type(c) is int and c % 4 == 0 for c in apart)
+        return self.indexer.text(element)[0] if whole and along == [(1, inner.name)] else ""
+
+    def require(self, i: int, op: Op) -> list[str]:
+        """A value that the device asserts to be as it has to be, where a point lies in the nest."""
+        value, condition = op.args
+        self.shapes[i] = self.shapes[value]
+        bounds = [f"{d.name}mask" for d in self.tiling.dims if d.name in self.shapes[condition] and d.name in self.tiling.masked]
+        otherwise = f" | (({' & '.join(bounds)}) == 0)" if bounds else ""
+        return [f"require({self.argument(condition)}{otherwise})", f"{self.name(i)} = {self.argument(value)}", *self.note_indirect(i)]
 
     def reads_narrow(self, op: Op) -> bool:
         """Whether an op gives the same of numbers in 32 bits."""
