@@ -133,6 +133,13 @@ def failing_backend(number: int) -> list[Any]:
     return [program, program.__code__]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_older_is_looked_at() -> None:
+    """Collections and counts go through what these tests make, not through all that the process had before."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_records(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest keeps what is logged."""

@@ -9,9 +9,9 @@ import pytest
 from tests.fuzz.optimizers import check_program, generate
 
 
-@pytest.mark.parametrize("first", [*range(0, 40, 10), *(pytest.param(first, marks=pytest.mark.slow) for first in range(40, 80, 10))])
+@pytest.mark.parametrize("first", [*range(0, 32, 8), *(pytest.param(first, marks=pytest.mark.slow) for first in range(32, 64, 8))])
 def test_seeds(first):
-    for seed in range(first, first + 10):
+    for seed in range(first, first + 8):
         assert not check_program(generate(seed), "eager", Counter()), generate(seed)
 
 
