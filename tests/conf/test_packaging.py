@@ -49,6 +49,14 @@ def wheel(tmp_path_factory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The unpacked wheel."""
+    folder = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
 @pytest.mark.slow
 def test_the_wheel_holds_code_configs_sources_and_templates(wheel):
     held = set(zipfile.ZipFile(wheel).namelist())
@@ -63,11 +71,8 @@ def test_the_wheel_holds_code_configs_sources_and_templates(wheel):
 
 
 @pytest.mark.slow
-def test_the_wheel_works_from_an_empty_folder(wheel, tmp_path):
+def test_the_wheel_works_from_an_empty_folder(installed, tmp_path):
     """Imported from the unpacked wheel alone: nothing of the checkout is on the path."""
-    installed, empty = tmp_path / "installed", tmp_path / "empty"
-    zipfile.ZipFile(wheel).extractall(installed)
-    empty.mkdir()
     script = "\n".join(
         [
             "import sys",
@@ -86,7 +91,7 @@ def test_the_wheel_works_from_an_empty_folder(wheel, tmp_path):
             "print('works')",
         ]
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=empty, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.strip().endswith("works"), done.stdout + done.stderr
 
 
@@ -122,9 +127,7 @@ main()
 
 
 @pytest.mark.slow
-def test_a_users_own_app_composes_compile_from_the_wheel(wheel, tmp_path):
-    installed = tmp_path / "installed"
-    zipfile.ZipFile(wheel).extractall(installed)
+def test_a_users_own_app_composes_compile_from_the_wheel(installed, tmp_path):
     (tmp_path / "app.py").write_text(OWN_APP.format(installed=str(installed)))
     (tmp_path / "own.yaml").write_text("defaults: [{compile: default}, _self_]\nepochs: 1\ncompile: {recompile_limit: 3}\n")
 

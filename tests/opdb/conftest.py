@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 from torch.testing._internal import common_utils
+from torch.testing._internal.opinfo import core
 
 
 @pytest.fixture(autouse=True)
 def no_search_for_a_test_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """For each op, torch looks through the stack for a test of unittest that asks for its samples. There is none here, and a search takes longer than a compile."""
-    monkeypatch.setattr(common_utils, "extract_test_fn", lambda: None)
+    for module in (common_utils, core):
+        monkeypatch.setattr(module, "extract_test_fn", lambda: None)
