@@ -18,13 +18,13 @@ train: setup
 	$(BIN)/python train.py $(ARGS)
 
 test: setup $(VENV)/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not further" $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not further" $(PYTEST_ARGS)
 
 fast: setup $(VENV)/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m fast $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m fast $(PYTEST_ARGS)
 
 further: setup $(VENV)/.browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m further $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m further $(PYTEST_ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(lanes.Recorder())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     costs = lanes.recorded()
     files = lanes.fast_files(costs)
     for item in items:
@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if lanes.is_fast(item, costs, files):
             item.add_marker(pytest.mark.fast)
+    if hasattr(config, "workerinput"):
+        lanes.dearest_first(items, costs)
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,5 @@
-"""Which tests the fast lane runs, `make fast`: as many files as fit into some CPU seconds, by what each cost when it was last recorded.
+"""Which tests the fast lane runs, `make fast`: as many files as fit into some CPU seconds, by what each cost when it was last recorded. With several workers,
+in every lane, the files that cost most begin first.
 
 `pytest --record-costs` writes the CPU seconds of the tests that it ran to costs.json, and leaves those of other files as they were. The seconds are of the
 process and of all that it started. A file has its own entry, and so has each of its tests whose call takes
@@ -8,6 +9,7 @@ more than COSTLY seconds; what fixtures take is the file's, since a module's fix
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +52,17 @@ def is_fast(item: pytest.Item, costs: Costs, files: set[str]) -> bool:
     if file not in costs:
         return item.get_closest_marker("slow") is None
     return file in files and item.name not in costs[file]
+
+
+def dearest_first(items: list[pytest.Item], costs: Costs) -> None:
+    """Sorts the tests by what their whole file cost, for workers that take file by file: a long one that began last would leave the others idle. Those of a
+    file stay together, in their order. Files that are not recorded come first."""
+
+    def cost(item: pytest.Item) -> float:
+        entries = costs.get(item.path.relative_to(TESTS).as_posix())
+        return math.inf if entries is None else sum(entries.values())
+
+    items.sort(key=cost, reverse=True)
 
 
 def spent() -> float:

@@ -36,3 +36,12 @@ def test_a_folder_whose_costs_are_recorded_has_a_file_in_the_lane():
     folders = {file.rpartition("/")[0] for file in costs}
     assert folders == {file.rpartition("/")[0] for file in lanes.fast_files(costs)}
     assert sum(costs[file][""] for file in lanes.fast_files(costs)) < lanes.BUDGET + 0.01
+
+
+def test_files_that_cost_most_begin_first():
+    costs = {"cheap.py": {"": 1.0}, "dear.py": {"": 1.0, "test_long": 9.0}, "as cheap.py": {"": 1.0}}
+    collected = [(file, name) for file in ("cheap.py", "as cheap.py", "dear.py", "not_recorded.py") for name in ("test_b", "test_a")]
+    items = [SimpleNamespace(path=lanes.TESTS / file, name=name) for file, name in collected]
+    lanes.dearest_first(items, costs)
+    files = ("not_recorded.py", "dear.py", "cheap.py", "as cheap.py")
+    assert [(item.path.name, item.name) for item in items] == [(file, name) for file in files for name in ("test_b", "test_a")]
