@@ -116,13 +116,21 @@ class Told:
 
 def eager(case: Case) -> list[list[torch.Tensor]]:
     """What each form that eager has of it gives. On the CPU eager refuses `capturable`, which changes no results."""
-    found = []
     options = {k: v for k, v in case.options.items() if k != "capturable"}
-    for form in case.others:
-        training = Training(replace(case, options=options), form)
-        training.run(0, STEPS)
-        found.append(training.results())
-    return found
+    alike = replace(case, options=options, form="single")
+    key = (repr(alike), case.schedule, SHAPES)
+    if key not in EAGER:
+        found = []
+        for form in case.others:
+            training = Training(alike, form)
+            training.run(0, STEPS)
+            found.append(training.results())
+        EAGER[key] = found
+    return EAGER[key]
+
+
+EAGER: dict[tuple, list[list[torch.Tensor]]] = {}
+"""What `eager` gave: forms of one optimizer are compared with the same results."""
 
 
 def compiled(case: Case, **options: Any) -> tuple[Training, Told]:
