@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dynacompile
+from dynacompile.build import cpp
 from dynacompile.events import Bus, Compiled, Event, Recompiled, StageFinished
 
 
@@ -111,6 +112,14 @@ class FakeCompiler:
         assert module._compiled_call_impl is not None
         module._compiled_call_impl = None
         return module
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels_are_optimised_less() -> Iterator[None]:
+    """Compiling kernels at -O3 takes longer than these fits, and is what tests of `codegen`, `build`, `lower`, `programs` and `fuzz` are about."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpp, "FLAGS", tuple(flag.replace("-O3", "-O1") for flag in cpp.FLAGS))
+        yield
 
 
 @pytest.fixture
