@@ -11,7 +11,7 @@ from tests.fuzz.language.programs import NAMES_FROM, OBJECTS_FROM, SHORT_FROM, W
 from tests.fuzz.language.shrink import shrink
 
 PART = 40
-THROUGH_ALL_STAGES = range(0, 400, 20)
+THROUGH_ALL_STAGES = range(0, 400, 25)
 
 
 @pytest.mark.parametrize("first", [*range(0, 400, PART), WIDER_FROM, NAMES_FROM, OBJECTS_FROM, SHORT_FROM])
