@@ -363,7 +363,7 @@ def same_constants(cx: Context, left: ConstantValue, right: ConstantValue) -> bo
     one, other = left.value, right.value
     if type(one) is not type(other):
         return False
-    if not isinstance(one, (int, float, complex, str, bytes, torch.Size, range)) or has_one_object(one) or has_one_object(other):
+    if not isinstance(one, (int, float, complex, str, bytes, torch.Size, torch.device, range)) or has_one_object(one) or has_one_object(other):
         return one is other or has_one_object(one) and bool(one == other)
     if one is not other and one != other:
         return False

@@ -66,9 +66,13 @@ def key_of_tuple(value: TupleValue) -> Hashable:
     return TupleKey(items) if any(isinstance(item, (Value, KeyOf)) for item in items) else items
 
 
-def check_numbers(keys: Collection[Hashable]) -> None:
+def check_numbers(hashed: Hashable, keys: Collection[Hashable]) -> None:
     """Refuses ids beside numbers, one of which may be it."""
-    if any(isinstance(key, IdKey) for key in keys) and any(isinstance(key, int) for key in keys):
+    if isinstance(hashed, IdKey):
+        mixed = any(isinstance(key, int) for key in keys)
+    else:  # ids stand beside no numbers so far
+        mixed = isinstance(hashed, int) and isinstance(next(iter(keys), None), IdKey)
+    if mixed:
         raise unsupported("unknown-operation", "an id as a key beside numbers")
 
 
@@ -93,9 +97,10 @@ def finds_by_identity(cls: type) -> bool:
     return written is object.__hash__ or isinstance(written, FunctionType) and written.__module__.partition(".")[0] == "torch"
 
 
-def key_in(cx: Context, key: Value, container: Source | None) -> Hashable:
-    """What stands for a key that is looked up, or stored, in a container that may exist before the frame."""
+def key_in(cx: Context, key: Value, container: Source | None, content: Collection[Hashable]) -> Hashable:
+    """What stands for a key that is looked up, or stored, in a container that may exist before the frame. content: the keys that it has."""
     hashed = key_of(key)
+    check_numbers(hashed, content)
     if container is None:
         return hashed
     if isinstance(hashed, KeyOf):  # the container has numbers or methods, one of which may be it

@@ -13,7 +13,7 @@ from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, bind_arguments, builtin_attribute, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator, Entries
-from dynacompile.capture.values.keys import IdKey, check_numbers, is_known_key, key_in, key_of, known_key
+from dynacompile.capture.values.keys import check_numbers, is_known_key, key_in, key_of, known_key
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, defines
@@ -94,6 +94,7 @@ class DictValue(DictLike):
 
     def put(self, key: Value, value: Value) -> None:
         hashed = key_of(key)
+        check_numbers(hashed, self.content)
         self.content[hashed] = (self.content[hashed][0] if hashed in self.content else key, value)
 
     def keys(self, cx: Context) -> list[Hashable]:
@@ -118,9 +119,7 @@ class DictValue(DictLike):
 
     def asked(self, cx: Context, key: Value) -> Hashable:
         """What stands for a key that is looked up, which later calls look up, too."""
-        hashed = key_in(cx, key, self.source)
-        if isinstance(hashed, IdKey):
-            check_numbers({hashed, *self.content})
+        hashed = key_in(cx, key, self.source, self.content)
         if isinstance(hashed, Value) and hashed.source is not None and not self.known_keys:
             raise unsupported("unknown-operation", f"{key.describe()} as a key of {self.describe()}")
         return hashed
@@ -169,7 +168,7 @@ class DictValue(DictLike):
     def set_item(self, cx: Context, key: Value, value: Value) -> None:
         if self.source is not None and isinstance(getattr(key, "real", None), torch.Tensor):
             cx.check_first_step(self, key)
-        key_in(cx, key, self.source)
+        self.asked(cx, key)
         cx.effects.touch(self)
         self.put(key, value)
         self.stored.setdefault(key_of(key), key)

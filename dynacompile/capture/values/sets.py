@@ -38,8 +38,12 @@ class SetValue(Value):
         self.log: list[tuple[Callable, list[Value]]] = []  # changes of a set that exists before the frame
         self.content: dict[Hashable, Value] = {}
         for element in elements:
-            self.content.setdefault(key_of(element), element)
-        check_numbers(self.content)
+            self.put(element)
+
+    def put(self, element: Value) -> None:
+        hashed = key_of(element)
+        check_numbers(hashed, self.content)
+        self.content.setdefault(hashed, element)
 
     def pytype(self) -> type:
         return set
@@ -51,7 +55,7 @@ class SetValue(Value):
         return len(self.content)
 
     def contains(self, cx: Context, item: Value) -> Value:
-        return ConstantValue(key_in(cx, item, self.source) in self.content)
+        return ConstantValue(key_in(cx, item, self.source, self.content) in self.content)
 
     def elements(self, cx: Context) -> list[Value]:
         """Elements in the order that Python's set would give, known for constants only."""
@@ -78,7 +82,7 @@ class SetValue(Value):
         if self.source is not None and name in CHANGES:
             self.note(cx, name, args)
         if name == "add" and len(args) == 1:
-            self.content.setdefault(key_of(args[0]), args[0])
+            self.put(args[0])
         elif name == "discard" and len(args) == 1:
             self.content.pop(key_of(args[0]), None)
         elif name == "remove" and len(args) == 1 and key_of(args[0]) in self.content:
@@ -86,7 +90,7 @@ class SetValue(Value):
         elif name == "update":
             for other in args:
                 for element in other.elements(cx) if not isinstance(other, SetValue) else list(other.content.values()):
-                    self.content.setdefault(key_of(element), element)
+                    self.put(element)
         elif name in ("intersection_update", "difference_update", "symmetric_difference_update") and len(args) == 1:
             self.content = self.method(cx, name.removesuffix("_update"), args, {}).content  # type: ignore[attr-defined]
         elif name == "clear":
@@ -120,7 +124,7 @@ class SetValue(Value):
             raise unsupported("mutation", f"{self.describe()}.{name}()")
         cx.effects.touch(self)
         for item in args if name != "update" else ():
-            key_in(cx, item, self.source)
+            key_in(cx, item, self.source, self.content)
         items = args[0].elements(cx) if name == "update" else args
         self.log += [(set.add, [item]) for item in items] if name == "update" else [(getattr(set, name), items)]
 
