@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections import Counter, deque
 from collections.abc import Callable, Sequence, Set
 from types import FunctionType, SimpleNamespace
@@ -27,7 +28,7 @@ from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
-from dynacompile.capture.values.functions import BoundMethod, FunctionValue, RefusedValue
+from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, RefusedValue
 from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
@@ -94,7 +95,7 @@ def tensor_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
     if found is not None:
         return found
     if name in COMPARISONS and any(a is not None and not comparable(a) for a in args):
-        if name in ("eq", "ne") and all(not isinstance(a, (SequenceValue, ObjectValue)) for a in args):
+        if name in ("eq", "ne") and all(isinstance(a, TensorValue) or equals_no_tensor(a) for a in args):
             return ConstantValue(name == "ne")
         raise unsupported("unknown-operation", f"comparing a tensor with {args[1].describe()}")
     if any(isinstance(a, (SequenceValue, DictLike, SetValue)) for a in args):
@@ -109,6 +110,16 @@ def tensor_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
                 return result
             raise unsupported("unknown-operation", f"operator.{name} of a tensor and {arg.describe()}")
     return cx.op("call_function", getattr(operator, name), list(args), {})
+
+
+def equals_no_tensor(value: Value) -> bool:
+    """Whether a tensor and such an object leave it to each other whether they are equal."""
+    if isinstance(value, ConstantValue):
+        return value.pytype().__eq__ in (object.__eq__, str.__eq__, bytes.__eq__, type(None).__eq__) or isinstance(value.value, KINDS_OF_TORCH)
+    return isinstance(value, (DictLike, SetValue, ClassValue, FunctionValue, CallableValue)) and not isinstance(value, RefusedValue)
+
+
+KINDS_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def comparable(value: Value) -> bool:
@@ -199,8 +210,8 @@ def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
 
 def compares_by_identity(value: Value) -> bool:
     """Whether == of an object, or what its own == left undecided, is a question of identity."""
-    if isinstance(value, OpaqueValue):
-        return value.pytype().__eq__ is object.__eq__
+    if isinstance(value, (OpaqueValue, RefusedValue, ArrayValue)):
+        return compares_as_objects(value.pytype())
     return not isinstance(value, ObjectValue) or value.cls.__eq__ is object.__eq__ or isinstance(value.cls.__eq__, FunctionType)
 
 
@@ -283,24 +294,29 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         if set(keys) != set(right.keys(cx)):
             return False
         return all(cx.matches(left.at(cx, k), right.at(cx, k)) for k in keys)
+    if isinstance(left, DictView) or isinstance(right, DictView):
+        return equal_views(cx, left, right)
     if isinstance(left, SetValue) or isinstance(right, SetValue):
         keys = [keys_of_set(value) for value in (left, right)]
         return keys[0] is not None and keys[0] == keys[1]
-    if isinstance(left, DictView) or isinstance(right, DictView):
-        return equal_views(cx, left, right)
     if any(isinstance(v, (TensorValue, ObjectValue)) for v in (left, right)):
         return apply_operator(cx, "eq", [left, right]).truth(cx)
     try:
         return bool(left.constant() == right.constant())
     except NotConstant:
+        for value in (left, right):  # an object of a subclass of int or str, for example
+            if isinstance(value, (OpaqueValue, RefusedValue, ArrayValue)) and not compares_as_objects(value.pytype()):
+                raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
         if left is right:
             return True
-        for value in (left, right):  # an object of a subclass of int or str, for example
-            if isinstance(value, (OpaqueValue, RefusedValue, ArrayValue)) and value.pytype().__eq__ is not object.__eq__:
-                raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
         if left.pytype() is not right.pytype() and not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
             return False
         return is_same(cx, left, right)
+
+
+def compares_as_objects(cls: type) -> bool:
+    """Whether an object of a class equals itself alone, or what equals it by the rule of functions and methods."""
+    return cls.__eq__ is object.__eq__ or cls in (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 
 
 def keys_of_set(value: Value) -> Set | None:

@@ -17,6 +17,7 @@ from dynacompile.capture.values.descriptors import bind_descriptor
 from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
+from dynacompile.capture.values.symbolic import SymbolicFloat
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, class_lookup, defines, is_data
 from dynacompile.ir.source import Attr, Constant
@@ -406,6 +407,8 @@ class TensorValue(GraphTensor):
             return cx.pure(self.fake.type, [], {}) if name == "type" else self.refuse(name)
         if name == "type_as" and len(args) == 1 and isinstance(args[0], TensorValue):
             return cx.op("call_method", "type_as", [self, args[0]], {})
+        if name == "new_tensor" and len(args) == 1 and isinstance(args[0], SymbolicFloat):  # torch adds it to 0 there, which loses the sign of -0
+            return self.method(cx, "new_full", [TupleValue([]), args[0]], kwargs)
         found = with_tensor_scalar(cx, name, [self, *args], kwargs)
         return cx.op("call_method", name, [self, *args], kwargs) if found is None else found
 
