@@ -107,8 +107,13 @@ class DynacompileCallback(TrainerCallback):
                 with Reporting("opening compile_events.jsonl"):
                     self.ledger.lines = self.files.make("compile_events.jsonl", open_trace)
         self.end_subscription = dynacompile.subscribe(self.ledger)
-        if self.settings.enabled:
+        if not self.settings.enabled:
+            return
+        try:
             self.modes = self.parts.compile(objects["model"], objects.get("optimizer"))
+        except BaseException:  # training does not begin, so nothing would end it
+            self.release()
+            raise
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any) -> None:
         if len(self.durations) >= self.settings.measure_after:

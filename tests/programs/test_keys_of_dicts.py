@@ -166,3 +166,43 @@ def test_arrays_of_several_dimensions_are_no_numbers():
     for call in (compiled, lambda x, k: x * int(k)):
         with pytest.raises((TypeError, ValueError)):
             call(torch.ones(2), np.ones((2, 2)))
+
+
+def test_tensors_and_numbers_of_numpy_are_compared():
+    """They once were unequal without a look, as a tensor and a text are."""
+    asks(lambda x, k: (x == k).float(), (np.float64(1),), (np.float64(0),), (np.int64(1),))
+    asks(lambda x, k: (k != x).float(), (np.float32(1),), (np.float32(0),))
+    asks(lambda x, k: x * (2 if x == k else 3), ("text",), (None,), (torch.float32,), ({},))
+
+
+def test_what_does_not_equal_itself():
+    asks(lambda x, k: x * (2 if k == k else 3), (np.float64("nan"),), (float("nan"),), (np.float64(1),))
+
+
+def test_new_tensor_of_a_number_that_varies_has_its_sign():
+    compiled = dynacompile.compile(lambda x, k: x.new_tensor(k), backend="eager", isolate_recompiles=True)
+    for number in (2.5, 3.5, -0.0, 0.0):
+        assert torch.equal(torch.signbit(compiled(torch.ones(1), number)), torch.signbit(torch.tensor(number)))
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "dict", "set", "int", "tensor", "slice"])
+def test_objects_have_no_attributes_of_metaclasses(kind):
+    value = {"list": [], "tuple": (), "dict": {}, "set": set(), "int": 3, "tensor": torch.ones(1), "slice": slice(3)}[kind]
+    asks(lambda x, k: x * len(getattr(k, "__name__", "abc")) * (2 if hasattr(k, "mro") else 3), (value,))
+
+
+def test_the_class_of_numbers_that_vary():
+    asks(lambda x, k: x * (2 if k.__class__ is int else 3), (5,), (6,), (7,), (2.5,), (3.5,))
+
+
+class Never(type):
+    def __bool__(cls):
+        return False
+
+
+class Nothing(metaclass=Never):
+    pass
+
+
+def test_classes_that_their_metaclass_makes_false():
+    asks(lambda x, k: x * (2 if k else 3), (Nothing,), (Thing,), (Color,))

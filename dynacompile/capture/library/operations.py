@@ -25,7 +25,7 @@ from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
 from dynacompile.capture.values.answers import answered, is_undecided
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.classes import ClassDict, ClassValue
-from dynacompile.capture.values.constant import ConstantValue, SliceValue, has_one_object
+from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
 from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, RefusedValue
@@ -212,6 +212,8 @@ def compares_by_identity(value: Value) -> bool:
     """Whether == of an object, or what its own == left undecided, is a question of identity."""
     if isinstance(value, (OpaqueValue, RefusedValue, ArrayValue)):
         return compares_as_objects(value.pytype())
+    if isinstance(value, ConstantValue):
+        return type(value.value) in CONSTANT_TYPES or compares_as_objects(value.pytype())
     return not isinstance(value, ObjectValue) or value.cls.__eq__ is object.__eq__ or isinstance(value.cls.__eq__, FunctionType)
 
 
@@ -280,11 +282,12 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         if isinstance(one, (AddressValue, IdValue, Reference, BoundMethod, Method)):
             return one.equals(cx, other)
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
-        if isinstance(left, ListValue) != isinstance(right, ListValue) or len(left.items) != len(right.items):
+        same_length = len(left.items) == len(right.items)
+        if isinstance(left, ListValue) != isinstance(right, ListValue) or isinstance(left, ListValue) and not same_length:
             return False
         if deque in (left.cls, right.cls) and left.cls is not right.cls:
             return False
-        return all(cx.matches(a, b) for a, b in zip(left.elements(cx), right.elements(cx)))
+        return all(cx.matches(a, b) for a, b in zip(left.elements(cx), right.elements(cx))) and same_length  # tuples look at their elements first
     if isinstance(left, ClassDict) and isinstance(right, ClassDict) and left.real is right.real:
         return True
     if isinstance(left, DictLike) and isinstance(right, DictLike):
@@ -309,6 +312,8 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
                 raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
         if left is right:
             return True
+        if issubclass(left.pytype(), tuple) and issubclass(right.pytype(), tuple):  # one of which is a record of C's
+            raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
         if left.pytype() is not right.pytype() and not (isinstance(left, ConstantValue) and isinstance(right, ConstantValue)):
             return False
         return is_same(cx, left, right)

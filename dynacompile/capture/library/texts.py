@@ -10,7 +10,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.tensors.deferred_texts import DeferredText, Formatted, concat, may_defer
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_functions import TorchFunction
-from dynacompile.capture.values.answers import ASKED, answered
+from dynacompile.capture.values.answers import ASKED, answered, is_undecided
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import UnboundMethod
 from dynacompile.capture.values.constant import ConstantValue
@@ -135,6 +135,8 @@ def special_row(real: object, name: str) -> None:
     def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if isinstance(args[0], ObjectValue) and cx.lookup(args[0].cls, name) is not MISSING:
             found = args[0].method(cx, name, args[1:], kwargs)
+            if is_undecided(found):
+                raise unsupported("unknown-operation", f"{real.__name__} of {args[0].describe()}, which leaves it to the other")  # type: ignore[attr-defined]
             return answered(name, found) if name in ASKED else found
         if any(isinstance(a, TensorValue) for a in args):
             raise unsupported("to-python", f"{name} of {next(a for a in args if isinstance(a, TensorValue)).describe()}")
