@@ -12,7 +12,7 @@ from dynacompile.capture.bytecode import Decoded
 from dynacompile.capture.calling import CallWriter
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import NULL, Lazy, Value
-from dynacompile.capture.values.constant import BY_VALUE, ConstantValue, has_one_object
+from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.writing import Assumed
 from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
@@ -390,9 +390,8 @@ def value_at(table: dict[Any, Any], place: int) -> Any:
 
 def is_loadable(value: Value) -> bool:
     """Whether the residual code can load the object itself."""
-    if isinstance(value, ConstantValue):  # of equal ones it may matter which one it is; a variable may have another one by then
-        source = value.source
-        return source is not None and type(value.value) in BY_VALUE and not has_one_object(value.value) and not isinstance(source.root, Local)
+    if isinstance(value, ConstantValue):  # of a NaN it may matter which one it is
+        return isinstance(value.source, Global) and type(value.value) in (float, complex) and value.value != value.value
     return value.source is not None and not value.is_made or isinstance(value, Lazy)
 
 

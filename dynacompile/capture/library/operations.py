@@ -301,7 +301,8 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         return equal_views(cx, left, right)
     if isinstance(left, SetValue) or isinstance(right, SetValue):
         keys = [keys_of_set(value) for value in (left, right)]
-        return keys[0] is not None and keys[0] == keys[1]
+        if None not in keys:
+            return bool(keys[0] == keys[1])
     if any(isinstance(v, (TensorValue, ObjectValue)) for v in (left, right)):
         return apply_operator(cx, "eq", [left, right]).truth(cx)
     try:
