@@ -206,3 +206,10 @@ class Nothing(metaclass=Never):
 
 def test_classes_that_their_metaclass_makes_false():
     asks(lambda x, k: x * (2 if k else 3), (Nothing,), (Thing,), (Color,))
+
+
+def test_the_larger_of_a_truth_value_and_a_number_that_varies():
+    compiled = dynacompile.compile(lambda x, k: (x, max(True, k), min(k, False)), backend="eager", isolate_recompiles=True)
+    for number in (5, -3, 1, 0):
+        _, *got = compiled(torch.ones(1), number)
+        assert [repr(value) for value in got] == [repr(max(True, number)), repr(min(number, False))]

@@ -372,7 +372,7 @@ def symbolic_extreme(cx: Context, function: Callable, args: Sequence[Value]) -> 
         for term in terms[1:]:
             made = formula(function.__name__, made, term)  # type: ignore[arg-type]
         return float_value(cx.symbols, "is", made)  # type: ignore[arg-type]
-    if len(args) < 2 or not any(isinstance(a, SymbolicInt) for a in args) or not all(map(is_int, args)):
+    if len(args) < 2 or not any(isinstance(a, SymbolicInt) for a in args) or not all(a.pytype() is int for a in args):
         return None
     numbers = [exact(a) for a in args]
     chosen = numbers[0]

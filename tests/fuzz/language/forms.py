@@ -43,7 +43,7 @@ FORMS: dict[str, list[tuple[float, Make]]] = {
         (0.4, form("len({})", SET)),
         (1, form("sum({})", INTS)),
         (0.5, form("max({}, default={})", INTS, INT)),
-        (0.3, form("sorted({}, reverse=True).index(9) if 9 in {} else {}", INTS, INTS, INT)),
+        (0.3, form("(sorted({}, reverse=True).index(9) if 9 in {} else {})", INTS, INTS, INT)),
         (0.7, form("{}.count({})", INTS, INT)),
         (0.5, form("int({})", BOOL)),
         (0.5, form("int({})", FLOAT)),
