@@ -172,7 +172,7 @@ def _(source: ir.Referent, base: Any) -> Any:
 def _(source: ir.Applied, base: Any) -> Any:
     try:
         return source.function(base)
-    except Exception:  # noqa: BLE001  (of an object that it is not meant for: the guard fails there, too)
+    except Exception:  # noqa: BLE001  (an object that it is not meant for; whatever it raises, the native check does not hold either)
         return MISSING
 
 

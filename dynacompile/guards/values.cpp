@@ -228,6 +228,16 @@ bool constant_equal(PyObject* left, PyObject* right) {
         }
         return true;
     }
+    if (type == &PyFrozenSet_Type) {  // in the order in which a program would see them
+        if (PySet_GET_SIZE(left) != PySet_GET_SIZE(right)) return false;
+        PyObject *one, *other;
+        Py_hash_t hash;
+        Py_ssize_t left_at = 0, right_at = 0;
+        while (_PySet_NextEntry(left, &left_at, &one, &hash) && _PySet_NextEntry(right, &right_at, &other, &hash)) {
+            if (!constant_equal(one, other)) return false;
+        }
+        return true;
+    }
     if (type == &PyComplex_Type) {
         Py_complex a = PyComplex_AsCComplex(left), b = PyComplex_AsCComplex(right);
         return same_bits(a.real, b.real) && same_bits(a.imag, b.imag);

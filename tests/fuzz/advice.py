@@ -9,11 +9,8 @@ compile takes both calls with one entry, as eager does, or is called expected, a
 
 from __future__ import annotations
 
-import argparse
 import copy
-import logging
 import random
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +22,7 @@ import dynacompile
 from dynacompile.callbacks.settings import CompileSettings, call_arguments
 from dynacompile.errors import DynacompileError
 from dynacompile.events import Recompiled
+from tests.fuzz.seeds import run_seeds
 
 OWN = {"backend": "eager", "isolate_recompiles": True, "options": {"fallback": "none"}}
 
@@ -187,24 +185,5 @@ def difference(seed: int) -> str | None:
     return None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int)
-    parser.add_argument("--show", action="store_true", help="print each program before it runs")
-    given = parser.parse_args()
-    logging.disable(logging.ERROR)
-    warnings.simplefilter("ignore", RuntimeWarning)
-    failed = 0
-    for seed in range(given.first, given.last):
-        if given.show:
-            print(f"seed {seed}\n{source_of(random.Random(seed))}", flush=True)
-        if told := difference(seed):
-            failed += 1
-            print(f"seed {seed}: {told}\n", flush=True)
-    print(f"{given.last - given.first} programs, {failed} differ")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_seeds(__doc__, difference, lambda seed: source_of(random.Random(seed))))

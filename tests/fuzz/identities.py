@@ -9,8 +9,6 @@ are two worlds of the same objects, one for eager and one for what is compiled. 
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
 import warnings
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from typing import Any
 import torch
 
 import dynacompile
+from tests.fuzz.seeds import run_seeds
 
 WORLD = """
 import functools, torch, types, weakref
@@ -199,24 +198,5 @@ def difference(seed: int) -> str | None:
     return None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int)
-    parser.add_argument("--show", action="store_true", help="print each program before it runs")
-    given = parser.parse_args()
-    logging.disable(logging.ERROR)
-    failed = 0
-    for seed in range(given.first, given.last):
-        if given.show:
-            print(f"seed {seed}\n{source_of(random.Random(seed))}", flush=True)
-        told = difference(seed)
-        if told:
-            failed += 1
-            print(f"seed {seed}: {told}\n", flush=True)
-    print(f"{given.last - given.first} programs, {failed} differ")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_seeds(__doc__, difference, lambda seed: source_of(random.Random(seed))))

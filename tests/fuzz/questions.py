@@ -9,10 +9,8 @@ of caches. To add a question, write a line into QUESTIONS, and what may change i
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
-import logging
 import os
 import random
 import re
@@ -26,6 +24,7 @@ import torch
 import torch.nn.functional as F
 
 import dynacompile
+from tests.fuzz.seeds import run_seeds
 
 WORLD = """
 import abc, collections.abc, dataclasses, enum, functools, os, sys, types, typing, weakref
@@ -527,24 +526,5 @@ def difference(seed: int) -> str | None:
     return None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int)
-    parser.add_argument("--show", action="store_true", help="print each program before it runs")
-    given = parser.parse_args()
-    logging.disable(logging.ERROR)
-    failed = 0
-    for seed in range(given.first, given.last):
-        if given.show:
-            print(f"seed {seed}\n{source_of(random.Random(seed))}", flush=True)
-        told = difference(seed)
-        if told:
-            failed += 1
-            print(f"seed {seed}: {told}\n", flush=True)
-    print(f"{given.last - given.first} programs, {failed} differ")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_seeds(__doc__, difference, lambda seed: source_of(random.Random(seed))))

@@ -7,7 +7,6 @@ A program is its seed: a question and some objects. To add one, write a line int
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextvars
 import datetime
@@ -31,6 +30,7 @@ import numpy as np
 import torch
 
 import dynacompile
+from tests.fuzz.seeds import run_seeds
 
 
 class Color(enum.Enum):
@@ -126,6 +126,11 @@ QUESTIONS_OF_TWO = (
 )
 
 
+def question_of(seed: int) -> str:
+    questions = (*QUESTIONS, *QUESTIONS_OF_TWO)
+    return questions[seed % len(questions)]
+
+
 def program_of(question: str) -> Callable[[torch.Tensor], Any]:
     world: dict[str, Any] = {"np": np, "collections": collections, "operator": operator, "math": math, "functools": functools, "torch": torch}
     world |= {"TABLE": {3: 7, Color.RED: 8, "a": 6, None: 5}, "MEMBERS": {3, "a", Color.RED, torch.float32}, "K": 3, "k": None}
@@ -151,8 +156,7 @@ def outcome(call: Callable[[torch.Tensor], Any], world: dict[str, Any], places: 
 def difference(seed: int) -> str | None:
     """What the program of a seed shows compiled and not in eager, None where nothing differs."""
     rng = random.Random(seed)
-    questions = (*QUESTIONS, *QUESTIONS_OF_TWO)
-    question = questions[seed % len(questions)]
+    question = question_of(seed)
     program = program_of(question)
     dynacompile.reset()
     compiled = dynacompile.compile(program, backend="eager", isolate_recompiles=True, recompile_limit=1000, options={"fallback": "none"})
@@ -170,24 +174,5 @@ def difference(seed: int) -> str | None:
     return None
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int)
-    parser.add_argument("--show", action="store_true", help="print each question before it is asked")
-    given = parser.parse_args()
-    logging.disable(logging.ERROR)
-    failed = 0
-    for seed in range(given.first, given.last):
-        if given.show:
-            print(f"seed {seed}: {(*QUESTIONS, *QUESTIONS_OF_TWO)[seed % (len(QUESTIONS) + len(QUESTIONS_OF_TWO))]}", flush=True)
-        told = difference(seed)
-        if told:
-            failed += 1
-            print(f"seed {seed}: {told}\n", flush=True)
-    print(f"{given.last - given.first} programs, {failed} differ")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_seeds(__doc__, difference, question_of))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dynacompile
+from dynacompile.events import Compiled, Event, Recompiled
 
 
 class Color(enum.Enum):
@@ -213,3 +214,13 @@ def test_the_larger_of_a_truth_value_and_a_number_that_varies():
     for number in (5, -3, 1, 0):
         _, *got = compiled(torch.ones(1), number)
         assert [repr(value) for value in got] == [repr(max(True, number)), repr(min(number, False))]
+
+
+def test_frozen_sets_that_are_made_anew_in_each_call_are_known_again():
+    compiled = dynacompile.compile(rounds, backend="eager", isolate_recompiles=True)
+    events: list[Event] = []
+    end = dynacompile.subscribe(events.append)
+    for _ in range(3):
+        compiled(torch.ones(2), {frozenset(("a", 1)): 1}, set(), 2)
+    end()
+    assert sum(isinstance(event, Compiled) for event in events) == 1 and not any(isinstance(event, Recompiled) for event in events)

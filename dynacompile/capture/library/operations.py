@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import operator
-import types
 from collections import Counter, deque
 from collections.abc import Callable, Sequence, Set
-from types import FunctionType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,11 +114,8 @@ def tensor_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
 def equals_no_tensor(value: Value) -> bool:
     """Whether a tensor and such an object leave it to each other whether they are equal."""
     if isinstance(value, ConstantValue):
-        return value.pytype().__eq__ in (object.__eq__, str.__eq__, bytes.__eq__, type(None).__eq__) or isinstance(value.value, KINDS_OF_TORCH)
-    return isinstance(value, (DictLike, SetValue, ClassValue, FunctionValue, CallableValue)) and not isinstance(value, RefusedValue)
-
-
-KINDS_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+        return compares_as_objects(value.pytype()) or isinstance(value.value, (str, bytes, torch.device))
+    return isinstance(value, (DictLike, SetValue, ClassValue, CallableValue)) and not isinstance(value, RefusedValue)
 
 
 def comparable(value: Value) -> bool:
@@ -322,7 +318,7 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
 
 def compares_as_objects(cls: type) -> bool:
     """Whether an object of a class equals itself alone, or what equals it by the rule of functions and methods."""
-    return cls.__eq__ is object.__eq__ or cls in (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
+    return cls.__eq__ is object.__eq__ or cls in (BuiltinFunctionType, MethodType, MethodWrapperType)
 
 
 def keys_of_set(value: Value) -> Set | None:

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 
 def key_of(value: Value) -> Hashable:
-    """Its constant where it is known completely, the tensor or function that it is, or the value itself where the object is found by identity.
-
-    Such an object is told apart from the others that are keys: see `Value.told_apart`."""
+    """What a dict that capture keeps has in the place of a key: the constant where it is known completely, the tensor or function that it is, or the value
+    itself where the object is found by identity. Such an object is told apart from the others that are keys: see `Value.told_apart`."""
     own = value.own_key()
     if own is not None:
         return own
@@ -87,7 +86,7 @@ def is_known_key(real: object) -> bool:
 def known_key(cx: Context, real: object) -> Value:
     """The value of such a key, which guards compare."""
     found = cx.of(real)
-    found.is_copy = isinstance(real, (int, float, complex, str, bytes, tuple, range)) and not has_one_object(real)
+    found.is_copy = isinstance(real, (int, float, complex, str, bytes, tuple, frozenset, range)) and not has_one_object(real)
     return found
 
 
