@@ -34,6 +34,7 @@ class Decoded:
     slots: tuple[str, ...]  # names by localsplus index
     first_free: int
     _liveness: dict[int, frozenset[int]] = field(default_factory=dict)
+    _copied: dict[int, int] = field(default_factory=dict)
 
     @property
     def code(self) -> CodeType:
@@ -74,6 +75,12 @@ class Decoded:
         if not self._liveness:
             self._liveness.update(liveness(self.instrs, self.handlers))
         return self._liveness.get(instr.index, frozenset())
+
+    def last_copy(self, index: int) -> int:
+        """CPython writes the short end of a function once for each way that leads to it. The last place from which the same code runs to the same return."""
+        if not self._copied:
+            self._copied.update(last_copies(self))
+        return self._copied.get(index, index)
 
 
 def slot_names(code: CodeType) -> tuple[str, ...]:
@@ -206,6 +213,22 @@ def liveness(instrs: tuple[Instr, ...], handlers: tuple[Handler, ...]) -> dict[i
             if after != live[instr.index]:
                 live[instr.index], changed = after, True
     return {i: frozenset(b for b in range(mask.bit_length()) if mask >> b & 1) for i, mask in enumerate(live)}
+
+
+def last_copies(decoded: Decoded) -> dict[int, int]:
+    """For each instruction that straight code leads on from to a return: the last one from which code of the same source leads on likewise."""
+    found: dict[int, int] = {}
+    ends: dict[Hashable, int] = {}  # by an instruction, and by the place in `ends` of what follows it
+    after: int | None = None
+    for instr in reversed(decoded.instrs):
+        if instr.op in ENDS_BLOCK:
+            after = -1 if instr.op in ("RETURN_VALUE", "RETURN_CONST") else None
+        if after is None or instr.target is not None:
+            after = None
+            continue
+        handler = decoded.handler_of(instr)
+        after = found[instr.index] = ends.setdefault((instr.op, instr.arg, instr.position, handler and handler.target.index, after), instr.index)
+    return found
 
 
 @dataclass(frozen=True, eq=False)

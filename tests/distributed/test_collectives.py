@@ -199,6 +199,7 @@ def test_random_numbers_that_need_a_result_keep_their_place():
     assert joined(function, torch.ones(4), torch.ones(4)) == {"all_reduce": 2, "wait_tensor": 2}
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="eager's torch 2.11 scatters no gradient that is broadcast")
 def test_a_backward_joins_its_own():
     def function(x, y):
         return functional.all_gather_tensor_autograd(x.sin(), 0, [0, 1]).sum() + functional.all_gather_tensor_autograd(y.sin(), 0, [0, 1]).sum()

@@ -113,7 +113,9 @@ def branch(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_if: bool)
     if condition.number() is not None:
         return False
     arms = path(frame.decoded, frame.decoded.instrs[instr.index + 1]), path(frame.decoded, instr.target)
-    join = next((step for step in arms[1] if step in arms[0]), None)
+    copy = frame.decoded.last_copy
+    places = [[copy(step.index) for step in arm] for arm in arms]
+    join = next((place for place in places[1] if place in places[0]), None)
     if join is None:
         return False
     cx, stack = frame.cx, list(frame.stack)
@@ -122,6 +124,7 @@ def branch(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_if: bool)
     left = follow(frame, arms[0], join, falls)
     frame.stack = list(stack)
     right = follow(frame, arms[1], join, jumps)
+    frame.index = join
     frame.stack = [meet(cx, falls, *pair) for pair in zip(left, right, strict=True)]
     return True
 
@@ -138,23 +141,24 @@ def path(decoded: Decoded, start: Instr) -> list[Instr]:
     return found
 
 
-def follow(frame: SymbolicFrame, steps: list[Instr], join: Instr, condition: Value) -> list[Value]:
-    """The stack at the end of an arm."""
-    cx = frame.cx
+def follow(frame: SymbolicFrame, steps: list[Instr], join: int, condition: Value) -> list[Value]:
+    """The stack at the end of an arm. join: where it ends, or the last copy of what stands there."""
+    cx, copy = frame.cx, frame.decoded.last_copy
     assert isinstance(condition, TensorValue)
     arm = cx.arm = Arm(cx, condition)
     if arm.outer is not None:
         raise refusal("has a branch of its own")
     try:
         frame.index = steps[0].index
-        for step in steps[: steps.index(join)]:
+        for step in steps:
             if frame.index != step.index:
                 raise refusal("raises an exception")
+            if copy(step.index) == join:
+                break
             frame.step()
     finally:
         cx.arm = arm.outer
     arm.finish()
-    frame.index = join.index
     return frame.stack
 
 

@@ -113,7 +113,8 @@ def meeting(decoded: Decoded, instr: Instr) -> tuple[Instr, frozenset[int]] | No
     """The first instruction on all ways from a conditional jump, and the places of those before it; None where a way leads over what arms do not have. It may
     be the head of a loop, which ways lead back to."""
     assert instr.target is not None
-    waiting, back, inside = {instr.index + 1, instr.target.index}, set[int](), set[int]()
+    copy = decoded.last_copy
+    waiting, back, inside = {copy(instr.index + 1), copy(instr.target.index)}, set[int](), set[int]()
     while waiting:
         first = min(waiting)
         if first <= max(inside, default=instr.index):
@@ -124,13 +125,13 @@ def meeting(decoded: Decoded, instr: Instr) -> tuple[Instr, frozenset[int]] | No
         waiting.remove(first)
         inside.add(first)
         if step.op.startswith("POP_JUMP") and step.target is not None:
-            waiting |= {first + 1, step.target.index}
+            waiting |= {copy(first + 1), copy(step.target.index)}
         elif step.op not in IN_SELECTED:
             return None
         elif step.target is None:
-            waiting.add(first + 1)
+            waiting.add(copy(first + 1))
         else:
-            (back if step.target.index < first else waiting).add(step.target.index)
+            (back if step.target.index < first else waiting).add(copy(step.target.index))
     return (decoded.instrs[back.pop()], frozenset(inside)) if len(back) == 1 else None
 
 
@@ -142,15 +143,15 @@ class Followed:
 
 
 def follow(frame: SymbolicFrame, start: int, join: Instr, inside: frozenset[int], flag: Value) -> Followed:
-    cx = frame.cx
+    cx, copy = frame.cx, frame.decoded.last_copy
     assert isinstance(flag, TensorValue)
     arm = cx.arm = SelectedArm(cx, flag)
     try:
         if arm.outer is not None and not isinstance(arm.outer, SelectedArm):
             raise refusal("has a branch of its own")
         frame.index = start
-        while frame.index != join.index:
-            if frame.index not in inside:
+        while copy(frame.index) != join.index:
+            if copy(frame.index) not in inside:
                 raise refusal("raises an exception")
             arm.check(frame, frame.decoded.instrs[frame.index])
             frame.step()

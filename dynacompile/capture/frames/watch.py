@@ -160,7 +160,7 @@ class Watch:
         return id(value) in self.own
 
     def result(self, frame: SymbolicFrame) -> Value:
-        made = frame.stack[-1]
+        made = pushed(frame)
         return made.force() if isinstance(made, Lazy) else made
 
     def mark(self, frame: SymbolicFrame) -> None:
@@ -174,7 +174,7 @@ class Watch:
 
     def from_outside(self, frame: SymbolicFrame, count: int = 1) -> Callable[[], None]:
         """What is pushed is the same in each round."""
-        return lambda: self.note_outside(frame.stack[len(frame.stack) - count :])
+        return lambda: self.note_outside([pushed(frame)] if count == 1 else frame.stack[len(frame.stack) - count :])
 
     def note_outside(self, values: Iterable[Value]) -> None:
         self.outside |= {id(value): value for value in values}
@@ -459,6 +459,11 @@ def fresh_result(looks: Looks, operation: Operation) -> Look | None:
     if operation.writes or type(result) is not TensorValue or operation.nodes != (result.node,) or result.attributes or result.number() is not None:
         return None
     return fresh_look(looks, result.fake, [t.fake for t in tensors_in(*operation.args, *operation.kwargs.values())])
+
+
+def pushed(frame: SymbolicFrame) -> Value:
+    """What the instruction that has just run gave. CPython 3.13 puts the NULL of a call on top of it."""
+    return frame.stack[-2] if frame.stack[-1] is NULL else frame.stack[-1]
 
 
 def read(frame: SymbolicFrame, count: int) -> list[Value]:
