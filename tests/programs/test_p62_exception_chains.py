@@ -455,3 +455,46 @@ def test_what_is_no_exception_has_no_cause():
             return x + 1, str(error), error.__cause__, type(error.__context__)
 
     check(story, torch.ones(2), graphs=1, options={"backend": "eager"})
+
+
+def shows_that_it_is_one(x):
+    try:
+        raise ValueError("raised")
+    except ValueError as error:
+        return x + 1, error.__traceback__ is not None, bool(error.__traceback__), ValueError().__traceback__ is None
+
+
+def takes_it_away(x):
+    try:
+        raise ValueError("raised")
+    except ValueError as error:
+        error.__traceback__ = None
+        return x + 1, error.__traceback__ is None
+
+
+def takes_it_away_by_a_method(x):
+    try:
+        raise ValueError("raised")
+    except ValueError as error:
+        kept = error.__traceback__
+        return x + 1, error.with_traceback(None).__traceback__ is None, kept is not None
+
+
+def keeps_the_first(x):
+    try:
+        raise ValueError("raised")
+    except ValueError as error:
+        kept = error.__traceback__
+        try:
+            raise error
+        except ValueError as again:
+            return x + 1, again.__traceback__ is kept, again.__traceback__ == kept, {kept: 1}[kept]
+
+
+@pytest.mark.parametrize("function", [shows_that_it_is_one, takes_it_away, takes_it_away_by_a_method, keeps_the_first])
+def test_what_is_asked_of_a_traceback(function):
+    compiled = dynacompile.compile(function, backend="eager", isolate_recompiles=True)
+    want = function(torch.ones(2))
+    for _ in range(2):
+        got = compiled(torch.ones(2))
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]

@@ -341,12 +341,12 @@ def is_same(cx: Context, left: Value, right: Value) -> bool:
     """left is right."""
     if left is right:
         return True
+    if left.pytype() is not right.pytype():
+        return False
     if left.is_copy or right.is_copy:
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return same_constants(cx, left, right)
-    if left.pytype() is not right.pytype():
-        return False
     if isinstance(left, Reference):
         return left.is_same(cx, right)
     if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):

@@ -69,6 +69,8 @@ class ExceptionValue(Value):
             return cx.class_value(self.cls, None)
         if name in CHAIN and self.source is None:
             return self.link(cx, name)
+        if name == "__traceback__" and self.source is None:
+            return TracebackValue() if self.raised else ConstantValue(None)
         if name == "value" and issubclass(self.cls, StopIteration):
             return (self.known_args() or [ConstantValue(None)])[0]
         raw = cx.lookup(self.cls, name)
@@ -97,7 +99,7 @@ class ExceptionValue(Value):
         return name in self.stored or defines(self.cls, name)
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
-        if name == "__traceback__" and self.raised:
+        if name == "__traceback__" and self.raised and isinstance(value, TracebackValue):
             return
         if name == "__cause__" and self.source is None and (isinstance(value, ExceptionValue) or isinstance(value, ConstantValue) and value.value is None):
             self.cause = value
@@ -112,7 +114,7 @@ class ExceptionValue(Value):
                 raise unsupported("mutation", f"{self.describe()}.__init__()")
             self.args = args
             return ConstantValue(None)
-        if name == "with_traceback" and self.raised:
+        if name == "with_traceback" and self.raised and len(args) == 1 and isinstance(args[0], TracebackValue):
             return self
         if name == "__str__":
             return self.text(cx)
@@ -196,7 +198,9 @@ class HandledValue(Value):
 
 
 class TracebackValue(Value):
-    """The traceback that a context manager's __exit__ is given."""
+    """The traceback of an exception that was raised while capture followed, of which nothing is known but that it is one."""
+
+    is_copy = True
 
     def pytype(self) -> type:
         return types.TracebackType
