@@ -74,6 +74,8 @@ def is_simple(told: RuntimeContract) -> bool:
         return False
     if told.mutations or told.saved_inputs or told.saved_positions or told.tangents or told.grads or told.symbols or told.sizes or told.stages:
         return False
+    if any(row.lineage.through is not None for row in told.outputs if isinstance(row, (ViewOfInput, ViewOfOutput))):
+        return False
     return not any(row.differentiable for row in told.outputs if isinstance(row, Fresh))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeGuard
 
 import torch
 
@@ -87,7 +88,35 @@ def classify(
             rows.append(view_of_input(result, owners[storage(output)], inputs))
         else:
             rows.append(view_or_fresh(result, families[storage(output)], memories.get(storage(output)), positions, stays))
-    return tuple(rows)
+    return tuple(views_of_views(outputs, rows))
+
+
+def views_of_views(outputs: Sequence[object], rows: Sequence[Output]) -> Iterator[Output]:
+    """The rows, with what autograd comes by. Through a view whose own elements share memory it would come to others of them."""
+    places = {(o.grad_fn, o.output_nr): j for j, (o, row) in enumerate(zip(outputs, rows, strict=True)) if leads_back(o, row) and not overlaps(o)}
+    for output, row in zip(outputs, rows, strict=True):
+        through = found_behind(output.grad_fn, places) if len(places) > 1 and leads_back(output, row) else None
+        yield row if through is None else replace(row, lineage=replace(row.lineage, through=through))  # type: ignore[union-attr, arg-type]
+
+
+def leads_back(output: object, row: Output) -> TypeGuard[torch.Tensor]:
+    """Whether an output is a view whose gradient goes on to what it is a view of."""
+    if not isinstance(row, (ViewOfInput, ViewOfOutput)) or row.lineage.made not in (Made.GRAD, Made.PART) or row.lineage.detached:
+        return False
+    assert isinstance(output, torch.Tensor)
+    return not row.lineage.leaf and not (isinstance(row, ViewOfOutput) and row.alone) and output.requires_grad and has_history(output)
+
+
+def found_behind(node: Any, places: Mapping[tuple[Any, int], int]) -> int | None:
+    """The first of some tensors that straight steps lead back to. places: by autograd's node, and which of its results."""
+    while node is not None:
+        steps = [step for step in node.next_functions if step[0] is not None]
+        if len(steps) != 1:
+            return None
+        if steps[0] in places:
+            return places[steps[0]]
+        node = steps[0][0]
+    return None
 
 
 def plain(value: object) -> object:

@@ -32,7 +32,7 @@ from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, counts_loop
 from dynacompile.capture.tensors.deferred_texts import TextOutdated
 from dynacompile.capture.tensors.distributions import assumable
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
-from dynacompile.capture.tensors.gradients import Hooks
+from dynacompile.capture.tensors.gradients import HookLeaves, Hooks
 from dynacompile.capture.tensors.torch_functions import refusal
 from dynacompile.capture.tensors.wrappers import WrapperTensor, leave_of
 from dynacompile.capture.tensors.written_collectives import LeftPending, refuse_pending
@@ -160,6 +160,9 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             policy, manner = before[0], replace(before[1], values=False)
         except Refused as reason:
             manner = replace(manner, asked_at=manner.asked_at | {reason.place})
+        except HookLeaves as reason:
+            name = "hooks_after" if reason.after else "no_hooks_at"
+            manner = replace(manner, **{name: getattr(manner, name) | {reason.place}})
         except TextOutdated:
             manner = replace(manner, texts=False)
         except SharesMemory as reason:
@@ -350,6 +353,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         ending = finish_break(symbolic, stop.execute, stop.why.code)
     if not all(hook.is_as_read() for hook in cx.state(Hooks).all):
         raise unsupported("hooks", f"{code.co_qualname}, where a variable changes after the hook of a tensor has read it,")
+    cx.state(Hooks).check_outputs(cx, ending.outputs)
     graph, leaves = graph_module(cx, ending.outputs, state)
     written = cx.recorder.written_inputs()
     inputs, roots = used_inputs(graph, cx.recorder.fresh_inputs(written) if graph is not None else ())

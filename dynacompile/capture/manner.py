@@ -19,6 +19,7 @@ class Manner:
     shares: inputs that are views of one memory.
     values: what depends on the values of tensors may be tried as symbols. if_whole: it is being tried, and any break ends that.
     asks_inputs: branches on what inputs decide are asked as guards. asked_at: branches, by their code and instruction, of which not both arms are followed.
+    hooks_after: calls, likewise, that register hooks of tensors which leave the graph: they are made after it. no_hooks_at: those that can't be, and break.
     works: collectives that are begun with `async_op=True` are operations of the graph.
     """
 
@@ -32,3 +33,5 @@ class Manner:
     works: bool = True
     asks_inputs: bool = True
     asked_at: frozenset[tuple[CodeType, int]] = frozenset()
+    hooks_after: frozenset[tuple[CodeType, int]] = frozenset()
+    no_hooks_at: frozenset[tuple[CodeType, int]] = frozenset()

@@ -41,12 +41,14 @@ class Made(enum.IntEnum):
 @dataclass(frozen=True)
 class Lineage:
     """detached: a view of a detached tensor, and not of the input or output itself. counted: where that, or made, is detached: whether writes change
-    the version of the input or output, as they do not through `.data`. leaf: it is a leaf that was told to require gradients."""
+    the version of the input or output, as they do not through `.data`. leaf: it is a leaf that was told to require gradients. through: the user output,
+    itself a view, that autograd comes by on its way to the input or output."""
 
     made: Made = Made.GRAD
     detached: bool = False
     counted: bool = True
     leaf: bool = False
+    through: int | None = None
 
 
 @dataclass(frozen=True)

@@ -225,13 +225,15 @@ at::Tensor unknown_to_autograd(const at::Tensor& tensor, bool counted) {
     return counted ? at::_ops::detach::call(tensor) : tensor.variable_data();
 }
 
-at::Tensor view_of(const at::Tensor& base, const Output& output, const int64_t* numbers) {
+// behind: what autograd is to come to first from the view, of the same memory: the base, or a view of it.
+at::Tensor view_of(const at::Tensor& base, const at::Tensor& behind, const Output& output, const int64_t* numbers) {
     c10::AutoGradMode grad(output.made == Made::grad || output.made == Made::part || output.made == Made::custom);
-    at::Tensor from = output.detached ? unknown_to_autograd(base, output.counted) : base;
+    at::Tensor from = output.detached ? unknown_to_autograd(base, output.counted) : behind;
     const auto size = values_of(output.size, numbers), stride = values_of(output.stride, numbers);
-    const int64_t offset = output.offset.value(numbers);
-    const bool is_whole = !offset && c10::SymIntArrayRef(size) == from.sym_sizes() && c10::SymIntArrayRef(stride) == from.sym_strides();
-    at::Tensor view = is_whole ? at::_ops::alias::call(from) : at::_ops::as_strided::call(from, size, stride, base.storage_offset() + offset);
+    const int64_t offset = base.storage_offset() + output.offset.value(numbers);
+    const bool has_sizes = c10::SymIntArrayRef(size) == from.sym_sizes() && c10::SymIntArrayRef(stride) == from.sym_strides();
+    const bool is_whole = has_sizes && offset == from.storage_offset();
+    at::Tensor view = is_whole ? at::_ops::alias::call(from) : at::_ops::as_strided::call(from, size, stride, offset);
     if (output.made == Made::part || output.made == Made::custom) refuse_writes(view, output.made);
     if (output.made == Made::detached) view = unknown_to_autograd(view, output.counted);
     if (output.leaf) view.set_requires_grad(true);
@@ -291,10 +293,7 @@ private:
     PyObject* in_stages(Tensors& made, const Generators& generators, const Versions& versions) {
         if (contract_.sizes.any()) contract_.sizes.measure(inputs_.impls.data(), inputs_.numbers.data(), sizes_);
         PyRef result = PyRef::take(checked(PyTuple_New(contract_.outputs.size())));
-        auto output = [&](int32_t index) -> at::Tensor {
-            if (!PyTuple_GET_ITEM(result.get(), index)) PyTuple_SET_ITEM(result.get(), index, user_output(contract_.outputs[index], made));
-            return tensor_of(impl_of(PyTuple_GET_ITEM(result.get(), index)));
-        };
+        auto output = [&](int32_t index) -> at::Tensor { return shown(index, result.get(), made); };
         std::vector<bool> applied(contract_.mutations.size());
         auto finish = [&](size_t stage) {
             const bool is_last = stage + 1 == region_->stages.size();
@@ -310,8 +309,7 @@ private:
         versions.count(inputs_);
         for (const std::shared_ptr<Region>& stage : region_->stages) watch_writes(*stage, inputs_, made);
         for (int64_t position : contract_.marks.inference) made[position] = inference_alias(made[position]);
-        for (size_t i = 0; i < contract_.outputs.size(); ++i)
-            if (!PyTuple_GET_ITEM(result.get(), i)) PyTuple_SET_ITEM(result.get(), i, user_output(contract_.outputs[i], made));
+        for (size_t i = 0; i < contract_.outputs.size(); ++i) give(i, result.get(), made);
         return result.release();
     }
 
@@ -325,20 +323,34 @@ private:
     PyObject* user_outputs(Tensors& made) {
         if (contract_.sizes.any()) contract_.sizes.measure(inputs_.impls.data(), inputs_.numbers.data(), sizes_);
         PyRef result = PyRef::take(checked(PyTuple_New(contract_.outputs.size())));
-        for (size_t i = 0; i < contract_.outputs.size(); ++i) PyTuple_SET_ITEM(result.get(), i, user_output(contract_.outputs[i], made));
+        for (size_t i = 0; i < contract_.outputs.size(); ++i) give(i, result.get(), made);
         return result.release();
     }
 
-    PyObject* user_output(const Output& output, Tensors& made) const {
+    // Puts the user output into its place of the result, unless it is there.
+    void give(size_t index, PyObject* result, Tensors& made) const {
+        if (!PyTuple_GET_ITEM(result, index)) PyTuple_SET_ITEM(result, index, user_output(contract_.outputs[index], result, made));
+    }
+
+    at::Tensor shown(int32_t index, PyObject* result, Tensors& made) const {
+        give(size_t(index), result, made);
+        return tensor_of(impl_of(PyTuple_GET_ITEM(result, index)));
+    }
+
+    PyObject* view(const at::Tensor& base, const Output& output, PyObject* result, Tensors& made) const {
+        return wrap(view_of(base, output.through < 0 ? base : shown(output.through, result, made), output, sizes_.numbers.data()));
+    }
+
+    PyObject* user_output(const Output& output, PyObject* result, Tensors& made) const {
         switch (output.from) {
             case From::fresh:
                 return wrap(made[output.index]);
             case From::input:
                 return Py_NewRef(args_[output.index]);
             case From::input_view:
-                return wrap(view_of(tensor_of(tensor_input(output.index)), output, sizes_.numbers.data()));
+                return view(tensor_of(tensor_input(output.index)), output, result, made);
             case From::output_view:
-                return wrap(view_of(made[output.index], output, sizes_.numbers.data()));
+                return view(made[output.index], output, result, made);
             case From::constant:
                 return Py_NewRef(output.value.get());
         }
@@ -366,7 +378,7 @@ PyObject* call_differentiable(PyObject* self, PyObject* const* args, size_t flag
     }
 }
 
-// (from, index, (made, detached, counted, leaf), size, stride, offset, value), as differentiable.py writes it.
+// (from, index, (made, detached, counted, leaf, through), size, stride, offset, value), as differentiable.py writes it.
 Output read_output(PyObject* row) {
     Output output;
     output.from = From(to_int(item(row, 0)));
@@ -375,6 +387,7 @@ Output read_output(PyObject* row) {
     output.detached = PyObject_IsTrue(item(item(row, 2), 1)) == 1;
     output.counted = PyObject_IsTrue(item(item(row, 2), 2)) == 1;
     output.leaf = PyObject_IsTrue(item(item(row, 2), 3)) == 1;
+    output.through = int32_t(to_int(item(item(row, 2), 4)));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 3)); ++i) output.size.push_back(read_extent(item(item(row, 3), i)));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 4)); ++i) output.stride.push_back(read_extent(item(item(row, 4), i)));
     output.offset = read_extent(item(row, 5));

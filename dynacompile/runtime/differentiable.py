@@ -13,7 +13,7 @@ from dynacompile.runtime.link import Numbers
 # As enum From of region.h.
 FRESH, INPUT, INPUT_VIEW, OUTPUT_VIEW, CONSTANT = range(5)
 INT, FLOAT = -1, -2  # as real_number of region.h
-HERE = (0, False, True, False)  # of what is no view
+HERE = (0, False, True, False, -1)  # of what is no view
 
 
 def differentiable(forward: Callable, make_backward: Callable[[], Callable] | None, contract: RuntimeContract, numbers: Numbers | None = None) -> Any:
@@ -70,8 +70,8 @@ def view_row(view: View, numbers: Numbers) -> tuple:
     return tuple(map(numbers.extent, view.size)), tuple(map(numbers.extent, view.stride)), numbers.extent(view.offset)
 
 
-def lineage_row(lineage: Lineage) -> tuple[int, bool, bool, bool]:
-    return int(lineage.made), lineage.detached, lineage.counted, lineage.leaf
+def lineage_row(lineage: Lineage) -> tuple[int, bool, bool, bool, int]:
+    return int(lineage.made), lineage.detached, lineage.counted, lineage.leaf, -1 if lineage.through is None else lineage.through
 
 
 def marks_row(marks: Marks, tangents: int, grads: int, saved: int) -> tuple:
@@ -85,7 +85,7 @@ def marks_row(marks: Marks, tangents: int, grads: int, saved: int) -> tuple:
 
 
 def output_row(output: Output, numbers: Numbers) -> tuple:
-    """(from, index, (made, detached, counted, leaf), size, stride, offset, value)."""
+    """(from, index, (made, detached, counted, leaf, through), size, stride, offset, value)."""
     match output:
         case Fresh():
             return (FRESH, output.position, HERE, (), (), 0, None)

@@ -20,10 +20,10 @@ enum class From : uint8_t { fresh, input, input_view, output_view, constant };
 enum class Made : uint8_t { grad, part, no_grad, detached, custom };
 
 // How one user output is made. index: a forward output, or an input. detached: it is a view of a detached alias of that; counted: with its version.
-// leaf: it is told to require gradients.
+// leaf: it is told to require gradients. through: the user output that it is a view of, which is one of that, too; -1 for none.
 struct Output {
     From from;
-    int32_t index = -1;
+    int32_t index = -1, through = -1;
     Made made = Made::grad;
     bool detached = false, counted = true, leaf = false;
     std::vector<Extent> size, stride;  // of a view

@@ -48,6 +48,9 @@ OFTEN = (8, 7, 4, 4, 2, 5, 3, 1)
 
 
 class Maker:
+    kinds: tuple[tuple[str, ...], ...] = KINDS
+    often: tuple[int, ...] = OFTEN
+
     def __init__(self, seed: int):
         self.rng = random.Random(seed)
         self.names: list[str] = []
@@ -61,7 +64,7 @@ class Maker:
         return self.rng.choice(self.names[-4:] if self.rng.random() < 0.6 else self.names)
 
     def statement(self, depth: int) -> list[str]:
-        kind = self.rng.choices(KINDS, OFTEN)[0]
+        kind = self.rng.choices(self.kinds, self.often)[0]
         form = self.rng.choice(kind)
         if kind is MODES:
             before = list(self.names)

@@ -403,7 +403,7 @@ def test_hooked_views_break_by_name():
     events = []
     end = dynacompile.subscribe(events.append)
     try:
-        compiled = dynacompile.compile(hooked_view, backend="aot_eager", isolate_recompiles=True)
+        compiled = dynacompile.compile(view_of_a_hooked_one, backend="aot_eager", isolate_recompiles=True)
         with pytest.warns(RuntimeWarning, match="hooks"):
             compiled(computed()[1])
     finally:

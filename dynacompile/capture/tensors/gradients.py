@@ -5,7 +5,7 @@ All three are operations of the graph, and tracing the graph for its derivative 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,27 +26,62 @@ from dynacompile.ir.source import Attr
 from dynacompile.ops.backward_steps import TensorHook
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from dynacompile.capture.values.context import Context
 
 LASTING = frozenset({"ID", "FUNCTION", "TYPE", "TENSOR_MATCH", "MODULE", "GLOBAL_STATE"})
 """Kinds of guards on what a hook may read: what stays as it is until the backward pass, or is a tensor, which the graph keeps."""
 
 
+Place = tuple["CodeType", int]  # of an instruction
+
+
+class HookLeaves(Exception):
+    """A tensor that has a hook in the graph leaves it: what asks for its gradient later is to see what the hook gave, so autograd itself has to have the hook.
+    after: whether it can be registered after the graph; else there is a break."""
+
+    def __init__(self, place: Place, after: bool):
+        self.place, self.after = place, after
+
+
 @dataclass(frozen=True)
 class Hook:
-    """A hook that the graph has, and the closure cells that it read, with what was in them."""
+    """A hook that the graph has, and the closure cells that it read, with what was in them. place: the instruction that registers it."""
 
     cells: tuple[tuple[CellValue, Value | None], ...]
+    tensor: TensorValue
+    place: Place
 
     def is_as_read(self) -> bool:
         return all(cell.content is content for cell, content in self.cells)
 
 
+@dataclass(frozen=True)
+class LaterHook:
+    """A hook that is registered after the graph. version: how often the tensor had been written when the program registered it."""
+
+    tensor: TensorValue
+    version: int
+    place: Place
+
+
 class Hooks:
-    """all: those of tensors of the graph."""
+    """all: those of tensors of the graph. later: those that are registered after it."""
 
     def __init__(self) -> None:
         self.all: list[Hook] = []
+        self.later: list[LaterHook] = []
+
+    def check_outputs(self, cx: Context, outputs: Iterable[Value]) -> None:
+        """Raises HookLeaves where one of the graph's results has a hook in the graph, or is no more the tensor that a later hook is meant for."""
+        leaving = {id(value) for value in outputs}
+        for hook in self.all:
+            if id(hook.tensor) in leaving:
+                raise HookLeaves(hook.place, after=True)
+        for later in self.later:
+            if cx.recorder.version(later.tensor.fake) != later.version or not later.tensor.fake.requires_grad:
+                raise HookLeaves(later.place, after=False)
 
 
 def requires_grad(cx: Context, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -86,10 +121,18 @@ class HandleValue(Value):
 def register_hook(cx: Context, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The hook becomes a graph of its own, which the gradient goes through. One on an input outlives the graph, and is Python's to register."""
     (hook,) = bind_arguments("register_hook", ["hook"], args, kwargs, {})
-    if tensor.source is not None or cx.bodies:
+    place = cx.frames[-1].code, cx.frames[-1].current.index
+    if tensor.source is not None or cx.bodies or place in cx.manner.no_hooks_at:
         raise unsupported("autograd-call", f"{tensor.describe()}.register_hook()")
     if not tensor.fake.requires_grad:
         raise unsupported("would-raise", f"{tensor.describe()}.register_hook() where it requires no gradient")
+
+    if place in cx.manner.hooks_after:
+        if not isinstance(hook, FunctionValue):
+            raise unsupported("hooks", f"{tensor.describe()}, which leaves the graph, with {hook.describe()},")
+        cx.effects.defer(register, [tensor, hook], cx.frames[0].current.position)
+        cx.state(Hooks).later.append(LaterHook(tensor, cx.recorder.version(tensor.fake), place))
+        return HandleValue()
 
     def example(fake: torch.Tensor) -> torch.Tensor:
         with cx.recorder.mode:
@@ -105,11 +148,16 @@ def register_hook(cx: Context, tensor: TensorValue, args: list[Value], kwargs: d
         raise unsupported("hooks", f"{tensor.describe()}, with one that reads what may change until the backward pass,")
     if body.outputs and (body.outputs[0] is not body.result or body.outputs[0].fake.shape != tensor.fake.shape):
         raise unsupported("would-raise", f"{tensor.describe()}.register_hook() with a result that is no gradient")
-    cx.state(Hooks).all.append(Hook(tuple((cell, cell.content) for cell, _ in cells)))
+    cx.state(Hooks).all.append(Hook(tuple((cell, cell.content) for cell, _ in cells), tensor, place))
 
     step = TensorHook(lambda grad, rest: next(iter(body.run((grad,), rest)[0]), None))
     cx.recorder.effect("call_function", step, (tensor.node, *body.rest), None)
     return HandleValue()
+
+
+def register(tensor: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> None:
+    """Registers a hook that is called where a gradient has come: a compiled node has several results, and tells its hooks of those without one, too."""
+    tensor.register_hook(lambda grad: None if grad is None else hook(grad))
 
 
 def cells_of(function: Value) -> Iterator[CellValue]:
@@ -136,6 +184,8 @@ def grad(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     names = ["outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched", "materialize_grads"]
     defaults: dict[str, Value | None] = {name: ConstantValue(None) for name in names[2:]}
     bound = dict(zip(names, bind_arguments("grad", names, args, kwargs, defaults)))
+    if cx.state(Hooks).later:
+        raise unsupported("autograd-call", "torch.autograd.grad behind a hook of a tensor that leaves the graph")
     if cx.bodies or is_given(bound["is_grads_batched"]):
         raise unsupported("autograd-call", "torch.autograd.grad of batched gradients, or inside of a graph of its own,")
     for name in ("outputs", "inputs"):

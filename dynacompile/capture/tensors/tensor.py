@@ -270,7 +270,9 @@ class TensorValue(GraphTensor):
                 return ConstantValue(None)
             raise unsupported("tensor-attribute", f"{self.describe()}.grad")
         if not self.is_leaf(cx):
-            return ConstantValue(None)
+            if not self.real.retains_grad:  # torch warns, and gives what was assigned
+                raise unsupported("tensor-attribute", f"{self.describe()}.grad, of a tensor that keeps none,")
+            cx.guard("EQUALS", Attr(self.source, "retains_grad"), True)
         kept = cx.grads.get(id(self.real))
         real = self.real.grad if kept is None else kept[1]
         if self.read_grad is None or self.read_grad[0] is not real:
