@@ -22,6 +22,7 @@ from dynacompile.callbacks.communication import Communication
 from dynacompile.callbacks.globs import resolve
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepMeasurement
+from dynacompile.callbacks.numbers import metrics_now
 from dynacompile.callbacks.origins import origins
 from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.plan import planned, table
@@ -30,6 +31,7 @@ from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import STEPS, CompiledRun
 from dynacompile.callbacks.wandb_hooks import hooks_of_wandb
+from dynacompile.errors import ConfigError
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
 
@@ -94,6 +96,8 @@ class DynamoCallback(Callback):
     # runs of the trainer
 
     def begin(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if sum(isinstance(callback, DynamoCallback) for callback in trainer.callbacks) > 1:  # type: ignore[attr-defined]
+            raise ConfigError("the trainer has several DynamoCallbacks, and each would compile the same steps: leave one, and give it the settings of all")
         self.release()
         self.forget()
         self.outcome = None
@@ -263,9 +267,8 @@ class DynamoCallback(Callback):
     # what it reports
 
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> Outcome:
-        known = trainer.callback_metrics.items()
-        on_bar = trainer.progress_bar_metrics
-        losses = {name: float(value) for name, value in known if ("loss" in name or name in on_bar) and name not in self.reports.known}
+        known, on_bar = metrics_now(trainer)
+        losses = {name: float(value) for name, value in known.items() if ("loss" in name or name in on_bar) and name not in self.reports.known}
         on_gpu = pl_module.device.type == "cuda"
         idle = self.run.idle()
         is_fit = trainer.state.fn == TrainerFn.FITTING

@@ -75,8 +75,18 @@ def offer(trainer: L.Trainer, numbers: Mapping[str, float], unknown: Sequence[st
     yet, which are NaN: a checkpoint that monitors one waits, where a name that is missing would end the run."""
     named = {**dict.fromkeys(unknown, float("nan")), **numbers}
     values = torch.tensor(list(named.values()), device=trainer.lightning_module.device)
-    trainer.callback_metrics.update(zip(named, values.unbind()))
-    trainer.logged_metrics.update({name: trainer.callback_metrics[name] for name in numbers})
+    offered = dict(zip(named, values.unbind()))
+    connector = trainer._logger_connector
+    connector._callback_metrics.update(offered)
+    connector._logged_metrics.update({name: offered[name] for name in numbers})
+
+
+def metrics_now(trainer: L.Trainer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`callback_metrics` and `progress_bar_metrics` as of now. The trainer's own properties would keep what they compute, so that who reads them
+    later, as after an error, would find other values than without this callback."""
+    connector = trainer._logger_connector
+    now = connector.metrics if trainer._results else {"callback": {}, "pbar": {}}
+    return {**connector._callback_metrics, **now["callback"]}, {**connector._progress_bar_metrics, **now["pbar"]}
 
 
 def log(trainer: L.Trainer, numbers: Mapping[str, float], step: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -29,20 +30,37 @@ def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def is_torchs(step: Step) -> bool:
+    """Whether a step of an optimizer is torch's alone: what wraps it is of torch.optim, too (profiling, schedulers). Such a step calls its closure before
+    all else; what somebody else's does before and after it, and with what it gives, is not known."""
+    layer: Any = step
+    while layer is not None:
+        function = getattr(layer, "__func__", layer)
+        if not isinstance(function, FunctionType) or function.__globals__.get("__name__", "").split(".")[:2] != ["torch", "optim"]:
+            return False
+        layer = function.__dict__.get("__wrapped__")
+    return True
+
+
 def is_left(parameter: torch.Tensor) -> bool:
     """Whether a step of a parameter is left to Python: it wraps other tensors, and is no DTensor."""
     return of_torch.is_traceable_wrapper_subclass(parameter) and not is_wrapper(parameter)
 
 
 class OptimizerStep:
-    """Takes the place of `optimizer.step`: runs the closure (forward, backward, hooks), then one compiled function that clips and steps."""
+    """Takes the place of `optimizer.step`: runs the closure (forward, backward, hooks), then one compiled function that clips and steps.
+
+    A step that is not torch's alone is compiled as it is. It gets `closure_of_call`, the same function in each call, as another one would be a recompile.
+    """
 
     def __init__(self, optimizer: Optimizer, arguments: Mapping[str, Any]):
         self.optimizer = optimizer
         self.original: Step = optimizer.step
         self.patched = optimizer.__dict__.get("step")
-        self.closure_first = type(optimizer).__module__.startswith("torch.optim.")
+        self.closure_first = is_torchs(self.original)
         self.compiled: Step = dynacompile.compile(update if self.closure_first else self.original, **arguments)
+        self.closure: Callable[[], Any] | None = None  # of the call of a step that is not torch's alone
+        self.closure_of_call = dynacompile.disable(lambda: self.closure())  # type: ignore[misc]
         self.clipping: tuple[Callable, float] | None = None  # that waits for the step
         self.in_closure = self.active = False
         self.wrapper = ""  # the class of parameters that wrap others and are no DTensors: their steps are Python
@@ -89,7 +107,8 @@ class OptimizerStep:
         if not self.active or self.why_left():
             return self.original(closure, **options) if closure is not None else self.original(**options)
         if not self.closure_first:
-            return self.compiled(**options) if closure is None else self.compiled(dynacompile.disable(closure), **options)
+            self.closure = closure
+            return self.compiled(**options) if closure is None else self.compiled(self.closure_of_call, **options)
         result = self.run(closure) if closure is not None else None
         clip, bound = self.clipping or (None, 0.0)
         self.clipping = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import MethodType
+from types import MappingProxyType, MethodType
 from typing import Any, Protocol
 
 from torch import nn
@@ -20,6 +20,8 @@ from dynacompile.targets import nothing_compiled, was_called
 
 dynacompile.leave_to_python(optimizer_step)
 dynacompile.leave_to_python(OptimizerStep.__call__, reason="an optimizer's step is compiled by itself")
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Installed(Protocol):
@@ -114,9 +116,12 @@ def is_called(region: Any) -> bool:
     return was_called(compiled)
 
 
-def put_back(module: nn.Module, attributes: Mapping[str, Any]) -> None:
-    """Gives a module's attributes the values that they had; None: it had none."""
+def put_back(module: nn.Module, attributes: Mapping[str, Any], ours: Mapping[str, Any] = NOTHING) -> None:
+    """Gives a module's attributes the values that they had; None: it had none. ours: attributes of which only these values are replaced. What somebody
+    else has put or left there meanwhile, as a callback that wraps a step and takes its wrapper away again, stays."""
     for name, value in attributes.items():
+        if name in ours and module.__dict__.get(name) is not ours[name]:
+            continue
         if value is None:
             module.__dict__.pop(name, None)
         else:

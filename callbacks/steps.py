@@ -46,7 +46,7 @@ class CompiledRun(CompiledParts):
                 with self.isolated():
                     arguments = {"isolate_recompiles": True, **self.arguments(name, VARYING)}
                     compiled = dynacompile.compile(getattr(module, name), name=name, **arguments)
-                self._own.callback(put_back, module, {name: module.__dict__.get(name)})
+                self._own.callback(put_back, module, {name: module.__dict__.get(name)}, {name: compiled})
                 module.__dict__[name] = self.regions[name] = compiled
 
     def compile_optimizers(self, trainer: L.Trainer) -> None:
