@@ -85,7 +85,7 @@ def metrics_now(trainer: L.Trainer) -> tuple[dict[str, Any], dict[str, Any]]:
     """`callback_metrics` and `progress_bar_metrics` as of now. The trainer's own properties would keep what they compute, so that who reads them
     later, as after an error, would find other values than without this callback."""
     connector = trainer._logger_connector
-    now = connector.metrics if trainer._results else {"callback": {}, "pbar": {}}
+    now = connector.metrics if trainer._results else {"callback": {}, "pbar": {}, "log": {}}
     return {**connector._callback_metrics, **now["callback"]}, {**connector._progress_bar_metrics, **now["pbar"]}
 
 

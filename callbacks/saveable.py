@@ -29,6 +29,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.profilers import Profiler
 from lightning.pytorch.strategies import Strategy
+from torch import nn
 from torch.utils.data import DataLoader
 
 from dynacompile.private import of_torch
@@ -145,12 +146,25 @@ def is_library(module: str) -> bool:
 
 
 def is_left_alone(value: Any) -> bool:
-    """Values, Lightning's machinery, and what compilers keep."""
-    kind = type(value)
-    if issubclass(kind, VALUES) or issubclass(kind, MACHINERY):
-        return True
-    scope = str(value.__globals__.get("__name__", "") if kind is types.FunctionType else kind.__module__)
-    return scope.partition(".")[0] in ENCODERS or (scope.startswith(COMPILERS) and not scope.startswith("dynacompile.recipes"))
+    """Values, and Lightning's machinery."""
+    return issubclass(type(value), (*VALUES, *MACHINERY)) or scope_of(value).partition(".")[0] in ENCODERS
+
+
+def is_compilers(value: Any) -> bool:
+    """Whether a compiler made it, or a transform of functions: nothing of it is saved but what it runs. A compiled module is one as any other."""
+    scope = scope_of(value)
+    return scope.startswith(COMPILERS) and not scope.startswith("dynacompile.recipes") and not isinstance(value, nn.Module)
+
+
+def scope_of(value: Any) -> str:
+    """The name of the module in which a function, or the class of an object, was written."""
+    return str(value.__globals__.get("__name__", "") if type(value) is types.FunctionType else type(value).__module__)
+
+
+def wrapped(value: Any) -> Any:
+    """The function that a compiler's function runs, which is the user's; None for what runs none."""
+    attributes = ("_region_function", "__wrapped__") if callable(value) else ()
+    return next((inner for name in attributes if (inner := getattr(value, name, None)) is not None), None)
 
 
 @functools.cache

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dynacompile.callbacks.saveable import EMPTY, Left, Unrepeatable, class_state, is_left_alone, is_library, named_globals, native_state
+from dynacompile.callbacks.saveable import EMPTY, Left, Unrepeatable, class_state, is_compilers, is_left_alone, is_library, named_globals, native_state, wrapped
 from dynacompile.callbacks.tensor_state import KeptTensor, Storages, inner_tensors
 
 MOST_OBJECTS = 3_000_000  # a walk over more takes seconds
@@ -100,6 +100,8 @@ class Snapshot:
             return ROWS[kind](self, value)
         if is_left_alone(value):
             return ()
+        if is_compilers(value):
+            return [(wrapped(value), "")]
         for base in kind.__mro__:
             if base in ROWS:
                 return [*ROWS[base](self, value), *self.attributes(value)]
@@ -300,8 +302,8 @@ PLAIN = frozenset((list, dict, set, deque, tuple, frozenset, bytearray, types.Ce
 
 
 def functions_of(held: Any) -> list[types.FunctionType]:
-    wrapped = (held.fget, held.fset, held.fdel) if isinstance(held, property) else (getattr(held, "__func__", held),)
-    return [fn for fn in wrapped if isinstance(fn, types.FunctionType)]
+    functions = (held.fget, held.fset, held.fdel) if isinstance(held, property) else (getattr(held, "__func__", held),)
+    return [fn for fn in functions if isinstance(fn, types.FunctionType)]
 
 
 def told(path: Path) -> str:

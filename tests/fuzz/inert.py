@@ -11,6 +11,7 @@ import argparse
 import array
 import collections
 import dataclasses
+import functools
 import io
 import logging
 import random
@@ -29,6 +30,7 @@ import torch
 import torchmetrics
 from torch import nn
 
+import dynacompile
 from dynacompile.callbacks import DynamoCallback
 from tests.callbacks.equal_fits import Steps, assert_same, batches, left_behind
 
@@ -294,6 +296,26 @@ def call(owner: Any, name: str, step: Step) -> float:
     return getattr(owner, name)()
 
 
+class Counts(nn.Module):
+    """A module with state of every kind that one has: a buffer, running statistics, an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1, affine=False)
+        self.register_buffer("total", torch.zeros(()))
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.total.add_(1)
+        self.norm(x)
+        return self.total + self.calls + self.norm.running_mean.sum()
+
+
+def call_module(owner: Any, name: str, step: Step) -> float:
+    return getattr(owner, name)(step.batch[1].detach()).item()
+
+
 def class_attribute(owner: Any, name: str, step: Step) -> float:
     Shared.total += 1
     Shared.seen.append(step.index)
@@ -438,6 +460,19 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any, str, Step], float]]] = 
     "dict with attributes": (Named, subclassed),
     "layers": (lambda: None, add_layer),
 }
+WRAPPED: dict[str, tuple[Callable[[], Any], Callable[[Any, str, Step], float]]] = {
+    "compiled module": (lambda: torch.compile(Counts(), backend="eager"), call_module),
+    "module compiled in place": (lambda: dynacompile.compile(Counts(), inplace=True, backend="eager"), call_module),
+    "module compiled by us": (lambda: dynacompile.compile(Counts(), backend="eager"), call_module),
+    "compiled closure": (lambda: torch.compile(closure(), backend="eager"), call),
+    "closure compiled by us": (lambda: dynacompile.compile(closure(), backend="eager"), call),
+    "closure left to Python": (lambda: dynacompile.disable(closure()), call),
+    "closure that torch.compile leaves": (lambda: torch.compiler.disable(closure()), call),
+    "partial of a closure": (lambda: functools.partial(closure()), call),
+    "wrapped closure": (lambda: functools.wraps(closure())(closure()), call),
+}
+"""States within what compilers and others make of functions and modules. Programs have one of them from seed WITH_WRAPPED on."""
+WITH_WRAPPED = 100_000
 METRICS = ("metric", "list metric", "running metric")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
@@ -488,7 +523,7 @@ class Random(Steps):
     def set_up(self) -> None:
         self.automatic_optimization = not self.program.is_manual
         for kind, name, owner in self.program.states:
-            setattr(self.owner(kind, owner), name, KINDS[kind][0]())
+            setattr(self.owner(kind, owner), name, (KINDS | WRAPPED)[kind][0]())
 
     def owner(self, kind: str, number: int) -> Any:
         return self if kind in METRICS else (self, self.net[0], self.net[1])[number]
@@ -497,7 +532,7 @@ class Random(Steps):
         step = Step(self, batch, index, nn.functional.mse_loss(self.net(batch[0]), batch[1]))
         factor = 1.0
         for kind, name, owner in self.program.states:
-            factor += 0.001 * float(KINDS[kind][1](self.owner(kind, owner), name, step))
+            factor += 0.001 * float((KINDS | WRAPPED)[kind][1](self.owner(kind, owner), name, step))
         loss = step.loss * factor
         self.log("loss", loss, on_step=True, on_epoch=True, batch_size=4)
         if not self.program.is_manual:
@@ -518,7 +553,8 @@ class Random(Steps):
 
 def generate(seed: int) -> Program:
     r = random.Random(seed)
-    kinds = r.sample(list(KINDS), r.randint(1, 5))
+    kinds = r.sample(list(KINDS), r.randint(1, 5)) if seed < WITH_WRAPPED else r.sample([*KINDS, *WRAPPED], r.randint(0, 3)) + [r.choice(list(WRAPPED))]
+    kinds = list(dict.fromkeys(kinds))
     is_manual = r.random() < 0.15
     optimizer = r.choice([name for name in OPTIMIZERS if not is_manual or name != "lbfgs"])
     options = {} if is_manual or optimizer == "lbfgs" else r.choice(OPTIONS)
