@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 import dynacompile
 from dynacompile.callbacks.overrides import read_arguments
 from dynacompile.callbacks.sweep_runs import Result
-from dynacompile.errors import ConfigError
+from dynacompile.errors import ConfigError, nearest
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
@@ -26,11 +26,14 @@ def main(cfg: DictConfig) -> Result:
     A wrong setting is one line at the end of a run of its own. In a sweep it raises, as every error does, which ends this job alone.
     """
     L.seed_everything(cfg.seed, workers=True, verbose=False)
-    torch.set_float32_matmul_precision(cfg.matmul_precision)
     try:
+        if cfg.matmul_precision not in (known := ("highest", "high", "medium")):
+            raise ConfigError(f"unknown matmul_precision {cfg.matmul_precision!r}: {nearest(str(cfg.matmul_precision), known)}")
+        torch.set_float32_matmul_precision(cfg.matmul_precision)
         callbacks = [instantiate(callback) for callback in cfg.callbacks.values()]
         trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=[instantiate(logger) for logger in cfg.logger.values()])
         trainer.fit(instantiate(cfg.model), datamodule=instantiate(cfg.data))
+        return Result({name: float(value) for name, value in trainer.callback_metrics.items()}, cfg.objective or "")
     except (ConfigError, InstantiationException) as error:
         cause = error if isinstance(error, ConfigError) else error.__cause__
         if not isinstance(cause, ConfigError):
@@ -42,7 +45,6 @@ def main(cfg: DictConfig) -> Result:
         if "wandb" in sys.modules:  # a logger has imported it
             sys.modules["wandb"].finish()
         dynacompile.reset()
-    return Result({name: float(value) for name, value in trainer.callback_metrics.items()}, cfg.objective or "")
 
 
 if __name__ == "__main__":

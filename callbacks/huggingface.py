@@ -58,6 +58,7 @@ class DynacompileCallback(TrainerCallback):
         for name in ("auto", "show"):
             if getattr(self.settings, name):
                 raise ConfigError(f"{name} is not supported with transformers' Trainer: use DynamoCallback with Lightning for it")
+        self.settings.check_steps(("optimizer_step",), "transformers' Trainer")
         self.outcome: Outcome | None = None
         self.forget()
 

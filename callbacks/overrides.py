@@ -48,9 +48,12 @@ def check_compile_overrides(arguments: Sequence[str]) -> None:
         if argument.startswith("-") or "=" not in argument:
             continue
         try:
-            key = parser.parse_override(argument).key_or_group
+            override = parser.parse_override(argument)
         except HydraException:
             continue
+        key = override.key_or_group
+        if key == "compile" and not override.is_delete() and override.value() in (None, ""):
+            raise SystemExit(f"error: {argument} names no config of the group compile: compile=none compiles nothing, compile=default is the default")
         group, _, name = key.partition(".")
         if group == "compile" and name and name.split(".")[0] not in CompileSettings.names():
             raise SystemExit(f"error: unknown key {key}: {nearest(name, CompileSettings.names())}")

@@ -63,6 +63,7 @@ class CompileSettings:
             raise ConfigError(f"compile.auto must be a number of seconds >= 0, not {self.auto!r}")
         for glob in self.overrides:
             self.options(glob)
+            check_step(glob)
         for name, given in self.dispatch.items():
             check_dispatch(name, given)
         if self.enabled and not self.step and not self.of_modules:
@@ -103,6 +104,12 @@ class CompileSettings:
         """The globs of `modules` that do not name a step."""
         return tuple(glob for glob in self.overrides if glob.partition(".")[0] not in STEP_NAMES)
 
+    def check_steps(self, names: Sequence[str], what: str) -> None:
+        """Raises ConfigError for a step that `modules` names and that is none of `names`. what: whose steps these are."""
+        for glob in self.overrides:
+            if glob not in self.of_modules and glob not in names:
+                raise ConfigError(f"compile.modules: {what} has no {glob!r}: {nearest(glob, names)}")
+
     def of_step(self, name: str) -> CompileConfig:
         """The options of a step: training_step, optimizer_step.1, ..."""
         return self.options(*self.globs_of_step(name))
@@ -132,6 +139,14 @@ class CompileSettings:
                 raise ConfigError(f"compile.modules[{glob!r}]: {error}") from error
             values |= {key: value for key, value in given.items() if value is not None or key == "dynamic"}
         return CompileConfig.of(values)
+
+
+def check_step(glob: str) -> None:
+    """Raises ConfigError for what begins with the name of a step and is none: of the steps, those of several optimizers alone have numbers."""
+    step, _, rest = glob.partition(".")
+    if step in STEP_NAMES and rest and not (step == "optimizer_step" and rest.isdecimal()):
+        numbered = "; those of several optimizers are optimizer_step.0, optimizer_step.1, ..." if step == "optimizer_step" else ""
+        raise ConfigError(f"compile.modules: {glob!r} is no step: the step is {step!r}{numbered}")
 
 
 def close(name: str, names: Sequence[str]) -> bool:

@@ -16,6 +16,7 @@ from dynacompile.callbacks import clipping, optimizer_step
 from dynacompile.callbacks.clipping import Clipping
 from dynacompile.callbacks.optimizer_step import OptimizerStep
 from dynacompile.callbacks.parts import CompiledParts, put_back
+from dynacompile.callbacks.settings import STEP_NAMES
 
 STEPS: Mapping[TrainerFn, tuple[str, ...]] = {
     TrainerFn.FITTING: ("training_step", "validation_step"),
@@ -53,6 +54,7 @@ class CompiledRun(CompiledParts):
         """Compiles the steps of the run's optimizers, and the clipping of gradients."""
         optimizers = trainer.optimizers
         names = ["optimizer_step"] if len(optimizers) == 1 else [f"optimizer_step.{number}" for number in range(len(optimizers))]
+        self.settings.check_steps(tuple(dict.fromkeys((*STEP_NAMES, *names))), f"a fit with {len(optimizers)} optimizer{'s' * (len(optimizers) != 1)}")
         apart = {"isolate_recompiles": True}  # one code steps every optimizer
         varying = optimizer_step.VARYING if trainer.lr_scheduler_configs else ()  # symbols take SymPy, a part of a second
         arguments = {name: {**self.arguments(name, varying), **apart, "name": name} for name in (*names, "optimizer_step")}

@@ -108,6 +108,8 @@ def saved_runs(folder: Path) -> Iterator[Run]:
 
 
 def first_line(error: BaseException) -> str:
-    """An error as a cell of a table."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return printable(f"{type(error).__name__}: {lines[0].strip()}" if lines else type(error).__name__, longest=300)
+    """An error as a cell of a table: its first line, with those that a colon announces, as Hydra's errors of a call have, and the key that Hydra names."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    until = next((number for number, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
+    keys = [line for line in lines[until:] if line.startswith("full_key: ")]
+    return printable(": ".join((type(error).__name__, " ".join(lines[:until] + keys)) if lines else (type(error).__name__,)), longest=300)

@@ -46,15 +46,23 @@ def check_dynamic(dynamic: object) -> None:
                 raise ConfigError(f"dynamic[{name!r}][{dim}]: min and max are ints >= 0, min <= max, not {dict(given)}")
 
 
-PLAIN_TYPES: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (float, int), "str": (str,)}
+PLAIN_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "a bool"),
+    "int": ((int,), "an int"),
+    "float": ((float, int), "a float"),
+    "str": ((str,), "a str"),
+    "bool | None": ((bool, type(None)), "a bool or null"),
+}
+"""Annotations of options that are checked: what a value may be, and how that is said."""
 
 
 def check_types(settings: Any, prefix: str = "") -> None:
-    """Raises ConfigError for a field of a dataclass that is annotated as a bool, int, float or str, and is none."""
+    """Raises ConfigError for a field of a dataclass that is annotated with one of PLAIN_TYPES and holds something else."""
     for field_ in dataclasses.fields(settings):
-        wanted, value = PLAIN_TYPES.get(str(field_.type)), getattr(settings, field_.name)
-        if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool) and bool not in wanted):
-            raise ConfigError(f"{prefix}{field_.name} must be {'an' if field_.type == 'int' else 'a'} {field_.type}, not {value!r}")
+        wanted, said = PLAIN_TYPES.get(str(field_.type), ((object,), ""))
+        value = getattr(settings, field_.name)
+        if not isinstance(value, wanted) or (said and isinstance(value, bool) and bool not in wanted):
+            raise ConfigError(f"{prefix}{field_.name} must be {said}, not {value!r}")
 
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
