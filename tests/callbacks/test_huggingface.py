@@ -154,3 +154,8 @@ def test_the_example_of_the_page(tmp_path):
 def test_neither_framework_needs_the_other():
     code = "import sys; sys.modules['lightning'] = None; import dynacompile.callbacks.huggingface"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120).returncode == 0
+
+
+def test_steps_that_transformers_does_not_have_are_an_error():
+    with pytest.raises(ConfigError, match="transformers' Trainer has no 'training_step'"):
+        DynacompileCallback(modules={"training_step": {"fuse": False}})

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import dynacompile
 from dynacompile import events
 from dynacompile.callbacks import DynamoCallback
+from dynacompile.errors import ConfigError
 
 BATCHES, SIZE = 6, 4
 
@@ -586,3 +587,102 @@ def test_an_optimizer_of_the_users_own(tmp_path):
     same(compiled, plain)
     assert compiled.trainer.optimizers[0].count == plain.trainer.optimizers[0].count
     assert compiled.entries["optimizer_step"] == 2 and not compiled.count(events.LimitHit), "clipping, and the step"
+
+
+class Clamped(torch.optim.AdamW):
+    """A subclass of torch's that does more after its step."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = super().step(closure)
+        for group in self.param_groups:
+            torch._foreach_clamp_min_(group["params"], -0.5)
+        return loss
+
+
+class WithClamped(Project):
+    def configure_optimizers(self):
+        return Clamped(self.parameters(), lr=self.lr)
+
+
+class WithOwnAndNoSchedule(Project):
+    def configure_optimizers(self):
+        return Own(self.parameters())
+
+
+class WithAdafactor(Project):
+    """Its class says `torch.optim` where it is from, and not the file."""
+
+    def configure_optimizers(self):
+        return torch.optim.Adafactor(self.parameters(), lr=self.lr)
+
+
+class StepIsWrapped(Project):
+    """Somebody has wrapped the optimizer's step: it sees gradients before the closure, and what the closure gave."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+        step = optimizer.step
+
+        def wrapped(closure=None):
+            self.losses.append(float(sum(p.grad is not None for p in self.parameters())))
+            loss = step(closure)
+            self.losses.append(float(loss))
+            return loss
+
+        optimizer.step = wrapped
+        return optimizer
+
+
+@pytest.mark.parametrize("cls", [WithClamped, WithOwnAndNoSchedule, WithAdafactor, StepIsWrapped], ids=lambda cls: cls.__name__)
+def test_steps_of_any_optimizer_see_what_they_see_in_eager_and_do_not_recompile(cls, tmp_path):
+    plain, compiled = (fit(cls, tmp_path, on, gradient_clip_val=0.5) for on in (False, True))
+    same(compiled, plain, 1e-3)
+    assert not compiled.count(events.LimitHit) and not compiled.count(events.Recompiled)
+    assert compiled.entries["optimizer_step"] >= 1
+
+
+class Scales(L.Callback):
+    """Wraps the training step, and takes its wrapper away again at the end."""
+
+    def on_fit_start(self, trainer, pl_module):
+        step = pl_module.training_step
+        pl_module.training_step = lambda *args, **kwargs: step(*args, **kwargs) * 1.5
+
+    def on_fit_end(self, trainer, pl_module):
+        del pl_module.training_step
+
+
+def test_what_a_callback_took_away_from_a_step_stays_away(tmp_path):
+    plain, compiled = (fit(Project, tmp_path, on, callbacks=lambda: [Scales()]) for on in (False, True))
+    same(compiled, plain)
+    assert "training_step" not in vars(compiled.module)
+
+
+def test_two_callbacks_of_ours_are_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="several DynamoCallbacks"):
+        fit(Project, tmp_path, True, callbacks=lambda: [DynamoCallback()])
+
+
+class FailsInBackward(Project):
+    def on_after_backward(self):
+        if self.global_step == 3:
+            raise ValueError("deliberate")
+
+
+class FailsInValidation(Project):
+    def on_validation_epoch_end(self):
+        raise ValueError("deliberate")
+
+
+@pytest.mark.parametrize("cls", [FailsInBackward, FailsInValidation], ids=lambda cls: cls.__name__)
+def test_metrics_after_an_error_are_those_without_the_callback(cls, tmp_path):
+    found = []
+    for callbacks in ([], [DynamoCallback(measure_steps=0, trace=False, backend="eager")]):
+        L.seed_everything(0, verbose=False)
+        trainer = L.Trainer(**QUIET, max_epochs=2, num_sanity_val_steps=0, default_root_dir=tmp_path, callbacks=callbacks)
+        with pytest.raises(ValueError, match="deliberate"):
+            trainer.fit(cls(), loader(), loader(2 * SIZE, 2))
+        of_trainer = trainer.callback_metrics, trainer.logged_metrics, trainer.progress_bar_metrics
+        found.append([{name: float(value) for name, value in metrics.items() if "compile/" not in name} for metrics in of_trainer])
+    assert found[0] == found[1]

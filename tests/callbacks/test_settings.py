@@ -76,6 +76,9 @@ def test_short_forms_of_the_settings(short, values):
         ({"modules": {"net": "max-autotun"}}, "unknown mode 'max-autotun': did you mean 'max-autotune'"),
         ({"mode": "max-autotun"}, "unknown mode 'max-autotun'"),
         ({"meassure_after": 3}, "unknown key compile.meassure_after: did you mean 'measure_after'"),
+        ({"capture_values": 2}, "capture_values must be a bool or null, not 2"),
+        ({"modules": {"training_step.foo": {"fuse": False}}}, "'training_step.foo' is no step: the step is 'training_step'"),
+        ({"modules": {"optimizer_step.x": {"fuse": False}}}, "'optimizer_step.x' is no step: .* optimizer_step.0, optimizer_step.1"),
         ("fastest", "unknown mode 'fastest'"),
         ({"step": False}, "nothing would be compiled"),
         ({"varying": "lr"}, "varying must list names"),
@@ -267,3 +270,15 @@ def test_command_line_keys_are_checked_before_hydra_sees_them():
     )
     with pytest.raises(SystemExit, match="unknown key compile.recompile_limt: did you mean 'recompile_limit'"):
         check_compile_overrides(["compile.recompile_limt=3"])
+
+
+@pytest.mark.parametrize("argument", ["compile=null", "compile="])
+def test_no_config_of_the_group_is_an_error_that_says_what_there_is(argument):
+    with pytest.raises(SystemExit, match="compile=none compiles nothing"):
+        check_compile_overrides([argument])
+
+
+def test_steps_that_a_run_does_not_have_are_an_error():
+    settings = CompileSettings.of({"modules": {"optimizer_step.2": {"fuse": False}}})
+    with pytest.raises(ConfigError, match="a fit with 2 optimizers has no 'optimizer_step.2'"):
+        settings.check_steps(("optimizer_step", "optimizer_step.0", "optimizer_step.1"), "a fit with 2 optimizers")

@@ -58,6 +58,9 @@ def test_a_run_ends_with_its_summary(tmp_path):
             "error: compile.modules['net.layers.*']: unknown compile option 'isolate_recompile': did you mean 'isolate_recompiles'",
         ),
         ("compile.mode=max-autotun", "error: unknown mode 'max-autotun': did you mean 'max-autotune'"),
+        ("compile.modules.optimizer_step.7.fuse=false", "error: compile.modules: a fit with 1 optimizer has no 'optimizer_step.7'"),
+        ("matmul_precision=hihg", "error: unknown matmul_precision 'hihg': did you mean 'high'"),
+        ("objective=val/los", "error: objective=val/los is no number of this job: did you mean 'val/loss'"),
     ],
 )
 def test_a_wrong_setting_is_one_line(tmp_path, argument, message):

@@ -23,7 +23,7 @@ from dynacompile import __main__ as command
 from dynacompile.callbacks.sweep import show_sweep
 from dynacompile.callbacks.sweep_page import headline
 from dynacompile.callbacks.sweep_plot import chart
-from dynacompile.callbacks.sweep_runs import NO_WORD, Result, Run, saved_runs
+from dynacompile.callbacks.sweep_runs import NO_WORD, Result, Run, first_line, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, cells, rows_of
 from dynacompile.errors import ConfigError
 from tests import forked
@@ -302,3 +302,17 @@ def test_optuna_optimises_the_number_that_the_result_names(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "best_value" in (tmp_path / "sweep" / "optimization_results.yaml").read_text()
     assert "comparison of 2 runs" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("one\ntwo", "ValueError: one"),
+        ("", "ValueError"),
+        ("Error in call to target 'f':\nTypeError('no')\nfull_key: model.net", "ValueError: Error in call to target 'f': TypeError('no') full_key: model.net"),
+        ("nothing follows:", "ValueError: nothing follows:"),
+    ],
+    ids=["the first line", "no text", "what a colon announces", "a colon at the end"],
+)
+def test_a_failed_job_is_told_with_its_cause(text, told):
+    assert first_line(ValueError(text)) == told

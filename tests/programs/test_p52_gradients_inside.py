@@ -1,5 +1,7 @@
 """Hooks on tensors of the graph, tensors that come to require gradients, and torch.autograd.grad: in the graph; else a named break."""
 
+import sys
+
 import pytest
 import torch
 
@@ -150,6 +152,22 @@ def reads_settings(x):
     return y.sin()
 
 
+IN_BACKWARD = False
+
+
+def refuses_to_run_now(grad):
+    """As Fabric's hooks, which raise outside of `fabric.backward`."""
+    if not IN_BACKWARD:
+        raise RuntimeError("not in the backward pass")
+    return grad * 2
+
+
+def registers_what_would_raise_now(x):
+    y = x * 2
+    y.register_hook(refuses_to_run_now)
+    return y.sin()
+
+
 def runs_backward(x):
     fresh = x.detach().clone().requires_grad_()
     (fresh.sin() * fresh).sum().backward()
@@ -173,6 +191,7 @@ BREAKING = [
     (removes, "hooks"),
     (changes_what_the_hook_reads, "hooks"),
     (reads_settings, "hooks"),
+    (registers_what_would_raise_now, "hooks"),
     (runs_backward, "autograd-call"),
     (keeps, "autograd-call"),
     (marks_an_input, "autograd-call"),
@@ -202,3 +221,11 @@ def test_gradients_through_what_was_computed_before_are_pythons():
     torch.testing.assert_close(outer(compiled), outer(compute))
     with pytest.raises(dynacompile.exc.Unsupported, match="autograd-call"):
         outer(dynacompile.compile(compute, fullgraph=True, isolate_recompiles=True))
+
+
+def test_a_hook_that_would_raise_now_runs_in_the_backward_pass(monkeypatch):
+    x = arg()
+    y = dynacompile.compile(registers_what_would_raise_now, backend="eager")(x)
+    monkeypatch.setattr(sys.modules[__name__], "IN_BACKWARD", True)
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(grad, 4 * (2 * x).cos())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.tensors.bodies import Function, leaves
 from dynacompile.capture.tensors.tensor import METHODS, TensorValue
 from dynacompile.capture.tensors.torch_modes import TorchModes
@@ -140,8 +140,11 @@ def register_hook(cx: Context, tensor: TensorValue, args: list[Value], kwargs: d
 
     known = set(cx.guards)
     cells = tuple((cell, cell.content) for cell in cells_of(hook))
-    with cx.recorder.watching() as draws, torch.no_grad():
-        body = Function(cx, "register_hook", hook, [tensor], {}, [0], example)
+    try:
+        with cx.recorder.watching() as draws, torch.no_grad():
+            body = Function(cx, "register_hook", hook, [tensor], {}, [0], example)
+    except Raised as reason:  # it is the backward pass that runs the hook, and what it finds then may be other than now
+        raise unsupported("hooks", f"{tensor.describe()}, with one that would raise now,") from reason
     if draws.seen:
         raise unsupported("random-state", "a tensor's hook")
     if any(key[0] not in LASTING for key in cx.guards.keys() - known):
