@@ -43,6 +43,7 @@ from dynacompile.capture.values.exceptions import ExceptionValue, Handling
 from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.keys import key_of
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.own_methods import refuse_asked
 from dynacompile.capture.values.plain import plain, tracked
 from dynacompile.capture.values.scopes import Globals
 from dynacompile.capture.values.sequence import ListValue
@@ -249,7 +250,7 @@ class Trace:
         assigned = assigned_attribute(self, cls, name)
         if assigned is not None:
             return assigned
-        raw = class_lookup(cls, name)
+        raw = self.lookup(cls, name)
         if not isinstance(raw, (FunctionType, property, staticmethod, classmethod)) and not is_constant_object(raw):
             return None
         return bind_descriptor(self, raw, owner, self.class_value(cls, None), name, class_source(cls, name))
@@ -325,6 +326,7 @@ class Trace:
         except NotConstant as reason:
             shown = ", ".join(a.describe() for a in args)
             raise unsupported("unknown-operation", f"{getattr(function, '__name__', function)}({shown})") from reason
+        refuse_asked(self, function, real_args)
         result = self.guarded_call(function, real_args, real_kwargs)
         return ListValue([self.of(item) for item in result]) if type(result) is list else self.of(result)
 

@@ -13,6 +13,7 @@ from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.shared_memory import SharesMemory, can_be_views
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.own_methods import KEYS
 from dynacompile.ir.captured import GraphInput, Guard, Site
 from dynacompile.ir.guard_facts import Disjoint, memory_range
 from dynacompile.ir.looks import Later, Look, sample_of
@@ -94,7 +95,10 @@ def alias_guards(cx: FrameContext, inputs: Sequence[GraphInput], written_inputs:
     for value in cx.known.values():
         if value.source is not None and (value.told_apart or hasattr(value, "replay") and type(value.source).__name__ != "Constant"):
             kinds.setdefault(value.pytype(), []).append(value)
-    for members in kinds.values():
+    for cls, members in kinds.items():
+        if any(m.told_apart for m in members):  # as keys, and by ==, they are what they are for as long as their class says nothing else
+            for name in KEYS:
+                cx.lookup(cls, name)
         if not any(m in cx.effects.touched for m in members):
             members = [m for m in members if m.told_apart and not isinstance(m, TensorValue)]
         if len(members) > 1 and not all(isinstance(m.source, Constant) for m in members):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 
-from dynacompile.capture.values.functions import TRUSTED
+from dynacompile.capture.values.trusted_modules import TRUSTED
 from tests.capture.driver import Driver, check, run
 
 

@@ -58,7 +58,7 @@ KINDS = {
     "set": lambda: [{1}, {1}, frozenset((1,)), frozenset((1,))],
     "tuple": lambda: [(1, [2]), (1, [2]), (1, 2), tuple([1, 2])],
     "text": lambda: ["ab" * 3, "".join(["ab"] * 3), "a", Text("a"), b"ab"],
-    "number": lambda: [1, True, 1.0, 1000, int("1000"), 0.0, -0.0, float("nan"), 2j],
+    "number": lambda: [1, True, 1.0, 1000, int("1000"), 0.0, -0.0, float("nan"), float("nan"), 2j],
     "class": lambda: [Thing, Equal, int, list[int], list[int], int | str],
     "equal": lambda: [Equal(1), Equal(1), Equal(2)],
     "partial": lambda: [functools.partial(max, 1), functools.partial(max, 1)],

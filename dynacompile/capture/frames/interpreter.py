@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import types
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -232,7 +233,8 @@ class SymbolicFrame:
         """The frame lets go of a value: of a generator that Python made for it alone, a resume function has the last reference."""
         if value is not None and self.cx.frames[0] is self and isinstance(value.source, Local) and value.is_pending():
             if is_resume(self.code) and value not in self.stack and value not in self.slots:
-                raise unsupported("generator", f"{value.describe()} is dropped inside of a block")
+                what = "inside of a block" if issubclass(value.pytype(), types.GeneratorType) else "and may be finalized"
+                raise unsupported("generator", f"{value.describe()} is dropped {what}")
 
     def resume(self) -> Value | None:
         """Until the generator yields (the value) or returns (None)."""

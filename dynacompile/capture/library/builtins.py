@@ -23,6 +23,7 @@ from dynacompile.capture.values.classes import ClassValue, SuperValue
 from dynacompile.capture.values.constant import ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.identities import IdValue
+from dynacompile.capture.values.keys import as_keys
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
@@ -214,7 +215,7 @@ def row_list(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_set(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], SetValue):
         return SetValue(list(args[0].content.values()), None, args[0].real)
-    return SetValue(args[0].elements(cx) if args else [])
+    return SetValue(as_keys(cx, args[0].elements(cx)) if args else [])
 
 
 @handles(frozenset)
@@ -252,7 +253,7 @@ def row_counter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 @handles(dict.fromkeys)
 def row_fromkeys(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return DictValue.of([(k, args[1] if len(args) > 1 else ConstantValue(None)) for k in args[0].elements(cx)])
+    return DictValue.of([(k, args[1] if len(args) > 1 else ConstantValue(None)) for k in as_keys(cx, args[0].elements(cx))])
 
 
 def super_arguments(cx: Context) -> tuple[Value, Value]:

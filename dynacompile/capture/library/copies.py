@@ -19,10 +19,12 @@ from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.object_parts import InstanceDict
 from dynacompile.capture.values.objects import ObjectValue, is_slot
+from dynacompile.capture.values.own_methods import own_method, refuse_own
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.errors import Unsupported
+from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING
 from dynacompile.ir.source import Attr, Constant
 
 if TYPE_CHECKING:
@@ -42,9 +44,11 @@ def copied(cx: Context, value: Value) -> Value | None:
         return value.method(cx, "copy", [], {})
     if isinstance(value, ListValue) and value.cls is list:
         return ListValue(value.items)
+    if isinstance(value, ConstantValue) and own_method(cx, value.pytype(), "__copy__", *REDUCTIONS) is not None:
+        return None
     if isinstance(value, (ConstantValue, TupleValue)):
         return value
-    if isinstance(value, ObjectValue) and copies_plainly(value):
+    if isinstance(value, ObjectValue) and copies_plainly(cx, value):
         made = ObjectValue(value.cls)
         made.stored.update(attributes(cx, value))
         return made
@@ -68,11 +72,21 @@ def by_the_module(cx: Context, function: Any, args: list[Value], kwargs: dict[st
     return function_value(cx, function, Constant(function, f"copy.{function.__name__}")).call(cx, args, kwargs)
 
 
-def copies_plainly(value: ObjectValue) -> bool:
+REDUCTIONS = tuple(name for name in ("__reduce_ex__", "__reduce__", "__getstate__") if name in object.__dict__)
+
+
+def has_hooks(cx: Context, cls: type) -> bool:
+    """Whether a class tells the copy module how its objects are copied, in a way of the user's. The module also finds what the metaclass has."""
+    hooks = ("__copy__", "__deepcopy__")
+    refuse_own(cx, type(cls), *hooks)
+    return own_method(cx, cls, *hooks) is not None or not cls.__flags__ & IMMUTABLE_TYPE and any(cx.lookup(cls, name) is not MISSING for name in hooks)
+
+
+def copies_plainly(cx: Context, value: ObjectValue) -> bool:
     """Whether the copy module makes an empty object of the class and gives it a copy of the attributes."""
     cls = value.cls
-    own = any(hasattr(cls, name) for name in ("__copy__", "__deepcopy__", "__setstate__", "__getnewargs__", "__getnewargs_ex__"))
-    same = all(getattr(cls, name) is getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__"))
+    own = has_hooks(cx, cls) or any(cx.lookup(cls, name) is not MISSING for name in ("__setstate__", "__getnewargs__", "__getnewargs_ex__"))
+    same = all(cx.lookup(cls, name) is object.__dict__[name] for name in REDUCTIONS)
     slots = any(is_slot(raw) for base in cls.__mro__ for raw in base.__dict__.values())
     return type(value) is ObjectValue and same and not own and not slots and is_plain_class(cls) and cls not in copyreg.dispatch_table
 
@@ -120,7 +134,7 @@ def deep_copy(cx: Context, value: Value, memo: dict[Value, Value]) -> Value:
         made = cx.op("call_method", "clone", [value], {})
     elif isinstance(value, InstanceDict) and isinstance(value.owner, ObjectValue):
         made = DictValue.of([(ConstantValue(name), attribute) for name, attribute in copy_attributes(cx, value.owner, memo).items()])
-    elif isinstance(value, ObjectValue) and copies_plainly(value):
+    elif isinstance(value, ObjectValue) and copies_plainly(cx, value):
         made = memo[value] = ObjectValue(value.cls)
         made.stored.update(copy_attributes(cx, value, memo))  # type: ignore[attr-defined]
     else:

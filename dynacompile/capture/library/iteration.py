@@ -12,7 +12,7 @@ from dynacompile.capture.tensors.number_tensors import extreme_number
 from dynacompile.capture.tensors.read_numbers import ReadNumber, computed
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
 from dynacompile.capture.values.itertools_rows import UNTIL, LazyIterator, until
 from dynacompile.capture.values.object_parts import ObjectIterator
@@ -52,6 +52,8 @@ def row_next(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(enumerate)
 def row_enumerate(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterable, start = bind_arguments("enumerate", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
+    if not issubclass(start.pytype(), int):
+        raise unsupported("would-raise", f"enumerate() from {start.describe()}")
     return EnumerateIterator(iterable.iterate(cx), start)
 
 
@@ -136,7 +138,7 @@ def extremum(real: Any, name: str) -> None:
                 return kwargs["default"]
             raise unsupported("would-raise", f"{real.__name__}() of an empty sequence")
         key = kwargs.get("key", ConstantValue(None))
-        keyed = [(v if isinstance(key, ConstantValue) else key.call(cx, [v], {}), v) for v in values]
+        keyed = [(v if is_none(key) else key.call(cx, [v], {}), v) for v in values]
         best = keyed[0]
         for candidate in keyed[1:]:
             if cx.operator(name, [candidate[0], best[0]]).truth(cx):

@@ -45,9 +45,10 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
 )
 from dynacompile.capture.values.base import WRAPPERS, Value
 from dynacompile.capture.values.classes import UnboundMethod, wrap_class
-from dynacompile.capture.values.constant import FIXED, ConstantValue, is_constant_object, wrap_by_identity
+from dynacompile.capture.values.constant import FIXED, ConstantValue, is_constant_object
 from dynacompile.capture.values.context_variables import wrap_thread_local
 from dynacompile.capture.values.dict_objects import is_dict_class, wrap_dict_object
+from dynacompile.capture.values.enum_members import EnumMember, wrap_member
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.list_objects import is_list_class, wrap_list_object
 from dynacompile.capture.values.objects import wrap_object
@@ -84,7 +85,7 @@ def wrap(cx: Context, real: Any, source: Source) -> Value:
     if isinstance(real, torch.nn.Module):
         return wrap_module(cx, real, source)
     if isinstance(real, enum.Enum):
-        return wrap_by_identity(cx, real, source)
+        return wrap_member(cx, real, source)
     if isinstance(real, type):
         return wrap_class(cx, real, source)
     if is_namedtuple(cls):
@@ -118,6 +119,8 @@ def value_of(cx: Context, real: Any) -> Value:
         return cx.wrap(real, Constant(real, getattr(real, "__name__", "function")))
     if isinstance(real, type_hints.HINTS):
         return type_hints.HintValue(real)
+    if isinstance(real, enum.Enum):
+        return EnumMember(real)
     if is_constant_object(real) or isinstance(real, DESCRIPTIONS):
         return FIXED.get(type(real), ConstantValue)(real)
     if isinstance(real, np.generic):

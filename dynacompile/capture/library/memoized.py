@@ -14,10 +14,11 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
 from dynacompile.capture.values.descriptors import LruWrapper
-from dynacompile.capture.values.functions import CallableValue, is_trusted
+from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.rows import row_of
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Presence, hashes_by_identity, identity
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant, Item, Remembered, Source

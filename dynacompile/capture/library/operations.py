@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence, Set
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, SimpleNamespace
 from typing import TYPE_CHECKING
@@ -27,10 +27,12 @@ from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, RefusedValue
 from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
+from dynacompile.capture.values.own_methods import own_method, refuse_own
 from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import Reference
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
@@ -38,6 +40,7 @@ from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, s
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_operator
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.namespaces import MISSING
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -148,6 +151,8 @@ def inplace(cx: Context, name: str, left: Value, right: Value) -> Value:
         result = left.special(cx, f"__{name.rstrip('_')}__", [right])
         if result is not None and not is_undecided(result):
             return result
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue) and name not in ("iadd", "imod"):
+        return cx.pure(getattr(operator, name), [left, right], {})
     return binary(cx, INPLACE[name], left, right)
 
 
@@ -289,8 +294,8 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
     if isinstance(left, DictLike) and isinstance(right, DictLike):
         if Counter in (left.cls, right.cls):
             raise unsupported("unknown-operation", "comparing a Counter")
-        keys = left.keys(cx)
-        if set(keys) != set(right.keys(cx)):
+        keys, others = left.keys(cx), right.keys(cx)
+        if set(keys) != set(others) or issubclass(left.cls, OrderedDict) and issubclass(right.cls, OrderedDict) and keys != others:
             return False
         return all(cx.matches(left.at(cx, k), right.at(cx, k)) for k in keys)
     if isinstance(left, DictView) or isinstance(right, DictView):
@@ -301,6 +306,9 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
             return bool(keys[0] == keys[1])
     if any(isinstance(v, (TensorValue, ObjectValue)) for v in (left, right)):
         return apply_operator(cx, "eq", [left, right]).truth(cx)
+    for value in (left, right):
+        if isinstance(value, (ConstantValue, ClassValue, ExceptionValue)):
+            refuse_own(cx, value.pytype(), "__eq__", "__ne__")
     try:
         return bool(left.constant() == right.constant())
     except NotConstant:
@@ -383,7 +391,7 @@ def same_constants(cx: Context, left: ConstantValue, right: ConstantValue) -> bo
         return False
     if not isinstance(one, (int, float, complex, str, bytes, torch.Size, torch.device, range)) or has_one_object(one) or has_one_object(other):
         return one is other or has_one_object(one) and bool(one == other)
-    if one is not other and one != other:
+    if one is not other and one != other and not (one != one and other != other):  # two NaN may be one object
         return False
     for value in (left, right):
         if value.source is not None:
@@ -393,7 +401,10 @@ def same_constants(cx: Context, left: ConstantValue, right: ConstantValue) -> bo
 
 def subscript(cx: Context, owner: Value, key: Value) -> Value:
     if isinstance(owner, ClassValue) and not isinstance(owner.real, type(torch.Tensor)):
-        return cx.pure(operator.getitem, [owner, key], {})
+        found = owner.special(cx, "__getitem__", [key])
+        if found is None and own_method(cx, owner.real, "__class_getitem__") is not None and cx.lookup(type(owner.real), "__getitem__") is MISSING:
+            return owner.get_attr(cx, "__class_getitem__").call(cx, [key], {})
+        return cx.pure(operator.getitem, [owner, key], {}) if found is None else found
     return owner.get_item(cx, key)
 
 
@@ -425,6 +436,13 @@ def op_index(cx: Context, value: Value) -> Value:
     return cx.pure(operator.index, [value], {})
 
 
+def concatenated(cx: Context, name: str, left: Value, right: Value) -> Value:
+    """a + b or a += b of sequences; operator.concat takes nothing else."""
+    if not isinstance(left, SequenceValue) and left.pytype() not in (str, bytes):
+        raise unsupported("unknown-operation", f"operator.concat of {left.describe()}")
+    return apply_operator(cx, name, [left, right])
+
+
 OTHER: dict[str, Callable[..., Value]] = {
     "not_": op_not,
     "truth": lambda cx, value: ConstantValue(value.truth(cx)),
@@ -435,8 +453,8 @@ OTHER: dict[str, Callable[..., Value]] = {
     "setitem": op_setitem,
     "delitem": op_delitem,
     "index": op_index,
-    "concat": lambda cx, a, b: binary(cx, "add", a, b),
-    "iconcat": lambda cx, a, b: inplace(cx, "iadd", a, b),
+    "concat": lambda cx, a, b: concatenated(cx, "add", a, b),
+    "iconcat": lambda cx, a, b: concatenated(cx, "iadd", a, b),
 }
 OPERATORS = frozenset((*BINARY, *INPLACE, *UNARY, *OTHER))
 

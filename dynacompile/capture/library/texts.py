@@ -12,12 +12,13 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_functions import TorchFunction
 from dynacompile.capture.values.answers import ASKED, answered, is_undecided
 from dynacompile.capture.values.base import Value
-from dynacompile.capture.values.classes import UnboundMethod
+from dynacompile.capture.values.classes import ClassValue, UnboundMethod
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.mapping import DictLike, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.own_methods import refuse_own
 from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -39,6 +40,8 @@ def text(cx: Context, value: Value, conversion: str = "str") -> Value:
         raise unsupported("to-python", f"{conversion} of {value.describe()}")
     if isinstance(value, ExceptionValue) and conversion == "str":
         return value.text(cx)
+    if isinstance(value, ExceptionValue):
+        refuse_own(cx, value.cls, "__repr__")
     if isinstance(value, ExceptionValue) and value.cls.__repr__ is BaseException.__repr__ and not issubclass(value.cls, ImportError):
         return listed(cx, value.cls.__name__ + "(", value.get_attr(cx, "args").elements(cx), ")")
     if isinstance(value, ObjectValue) or isinstance(value, TupleValue) and value.cls is not tuple:
@@ -70,8 +73,9 @@ def by_class(cx: Context, value: ObjectValue | TupleValue, conversion: str) -> V
     """What the class of the value defines in Python."""
     cls = value.pytype()
     for name in ("__str__", "__repr__") if conversion == "str" else ("__repr__",):
+        raw = cx.lookup(cls, name)
         owner = next(base for base in cls.__mro__ if name in base.__dict__)
-        raw, inner = owner.__dict__[name], getattr(owner.__dict__[name], "__wrapped__", None)
+        inner = getattr(raw, "__wrapped__", None)
         if isinstance(value, TupleValue) and "_fields" in owner.__dict__ and name == "__repr__" and "_make" in owner.__dict__:
             fields = [concat(cx, [f"{field}=", text(cx, item, "repr")]) for field, item in zip(value.fields(), value.elements(cx))]
             return separated(cx, f"{cls.__name__}(", fields, ")")
@@ -96,7 +100,7 @@ def formatted(cx: Context, value: Value, spec: str) -> Value:
         return value if isinstance(value, DeferredText) and not spec else DeferredText(cx, Formatted("", spec), [value])
     if isinstance(value, TensorValue):
         raise unsupported("to-python", f"formatting {value.describe()}")
-    if isinstance(value, ConstantValue):
+    if isinstance(value, (ConstantValue, ClassValue)):
         return cx.pure(format, [value, ConstantValue(spec)], {})
     raw = cx.lookup(value.pytype(), "__format__")
     if isinstance(raw, types.FunctionType):

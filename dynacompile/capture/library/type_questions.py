@@ -18,10 +18,11 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
-from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.own_methods import refuse_own
 from dynacompile.capture.values.references import WeakProxy
 from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.namespaces import MISSING
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def is_instance(cx: Context, value: Value, wanted: Any) -> bool:
         return is_subclass(cx, told, wanted) or told is not cls and is_subclass(cx, cls, wanted)
     if isinstance(hook, types.FunctionType) and not is_trusted(hook.__module__):
         return cx.call_real(hook, class_source(type(wanted), "__instancecheck__"), [cx.class_value(wanted, None), value]).truth(cx)
+    refuse_own(cx, type(wanted), "__instancecheck__")
     if type(wanted) is PROTOCOL:
         raise unsupported("unknown-operation", f"isinstance() with the protocol {wanted.__qualname__}")
     return truth_of(cx, isinstance, value, wanted)
@@ -106,6 +108,7 @@ def is_subclass(cx: Context, cls: type, wanted: Any) -> bool:
     if isinstance(hook, types.FunctionType) and not is_trusted(hook.__module__):
         made = [cx.class_value(wanted, None), cx.class_value(cls, None)]
         return cx.call_real(hook, class_source(type(wanted), "__subclasscheck__"), made).truth(cx)
+    refuse_own(cx, type(wanted), "__subclasscheck__")
     return bool(cx.guarded_call(issubclass, [cls, wanted], {}))
 
 

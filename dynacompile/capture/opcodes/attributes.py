@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynacompile.capture.breaks import Raised
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.classes import SuperValue
 from dynacompile.capture.values.constant import SliceValue
+from dynacompile.capture.values.exceptions import note_attribute
 
 if TYPE_CHECKING:
     from dynacompile.capture.frames.interpreter import SymbolicFrame
@@ -28,7 +30,13 @@ def attribute(f: SymbolicFrame, i: Instr) -> Value:
     owner, name = f.pop(), f.code.co_names[i.arg]
     f.cx.effects.check_seen(name)
     stored = None if f.cx.arm is None else f.cx.arm.stored(owner, name)
-    return owner.get_attr(f.cx, name) if stored is None else stored
+    if stored is not None:
+        return stored
+    try:
+        return owner.get_attr(f.cx, name)
+    except Raised as reason:
+        note_attribute(reason, owner, name)
+        raise
 
 
 @opcode("LOAD_SUPER_ATTR", effect=lambda arg, jump: -2 + (arg & 1))

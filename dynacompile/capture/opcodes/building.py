@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
-from dynacompile.capture.values.keys import key_of
+from dynacompile.capture.values.keys import as_keys, key_of
 from dynacompile.capture.values.mapping import DictLike, DictValue, is_mapping, pairs_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
@@ -33,13 +33,13 @@ def build_list(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("BUILD_SET", effect=gathers)
 def build_set(f: SymbolicFrame, i: Instr) -> None:
-    f.push(SetValue(f.pop_many(i.arg)))
+    f.push(SetValue(as_keys(f.cx, f.pop_many(i.arg))))
 
 
 @opcode("BUILD_MAP", effect=lambda arg, jump: 1 - 2 * arg)
 def build_map(f: SymbolicFrame, i: Instr) -> None:
     flat = f.pop_many(2 * i.arg)
-    f.push(DictValue.of(list(zip(flat[::2], flat[1::2]))))
+    f.push(DictValue.of(list(zip(as_keys(f.cx, flat[::2]), flat[1::2]))))
 
 
 @opcode("BUILD_CONST_KEY_MAP", effect=lambda arg, jump: -arg)

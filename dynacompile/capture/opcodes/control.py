@@ -170,7 +170,7 @@ def raise_varargs(f: SymbolicFrame, i: Instr) -> None:
         raise raised(f.cx.handling)
     value, *cause = f.pop_many(i.arg)
     exception = exception_of(f.cx, value)
-    reason = [c if is_none(c) else exception_of(f.cx, c) for c in cause]
+    reason = [c if is_none(c) else exception_of(f.cx, c, "exception causes must derive from BaseException") for c in cause]
     raise raised_by_statement(f.cx, exception, *reason)
 
 
@@ -203,7 +203,9 @@ def check_exc_match(f: SymbolicFrame, i: Instr) -> None:
     wanted, exception = f.pop().constant(), f.peek(1)
     if not all(isinstance(c, type) and issubclass(c, BaseException) for c in (wanted if isinstance(wanted, tuple) else (wanted,))):
         raise unsupported("would-raise", "catching classes that do not inherit from BaseException is not allowed")
-    f.push(ConstantValue(issubclass(exception.pytype(), wanted)))
+    f.cx.names.of_ancestry(exception.pytype())
+    classes = wanted if isinstance(wanted, tuple) else (wanted,)
+    f.push(ConstantValue(any(base in classes for base in exception.pytype().__mro__)))  # no metaclass is asked
 
 
 @opcode("WITH_EXCEPT_START", effect=1)

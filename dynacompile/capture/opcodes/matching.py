@@ -6,15 +6,17 @@ import collections.abc
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.library.type_questions import is_subclass
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictLike
+from dynacompile.capture.values.own_methods import own_method
 from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.ir.namespaces import MISSING
 
 if TYPE_CHECKING:
     from dynacompile.capture.frames.interpreter import SymbolicFrame
@@ -58,9 +60,18 @@ def attributes_of(f: SymbolicFrame, subject: Value, cls_value: Value, names: tup
         return ConstantValue(None)
     if isinstance(subject, TensorValue):
         raise unsupported("unknown-operation", "matching the attributes of a tensor")
-    if positional == 1 and "__match_args__" not in cls.__dict__ and issubclass(cls, WHOLE):
+    told = f.cx.lookup(cls, "__match_args__") if positional else ()
+    if told is MISSING and f.cx.lookup(type(cls), "__match_args__") is not MISSING or own_method(f.cx, type(cls), "__getattribute__", "__getattr__"):
+        raise unsupported("unknown-operation", f"matching {cls.__name__}, whose metaclass tells the order of attributes")
+    if positional == 1 and told is MISSING and issubclass(cls, WHOLE):
         return TupleValue([subject, *(subject.get_attr(f.cx, name) for name in names)])
-    wanted = (*getattr(cls, "__match_args__", ())[:positional], *names)
+    order = () if told is MISSING else told
+    if type(order) is not tuple or not all(isinstance(name, str) for name in order):
+        raise unsupported("would-raise", f"{cls.__name__}.__match_args__ must be a tuple of texts")
+    wanted = (*order[:positional], *names)
+    twice = next((name for place, name in enumerate(wanted) if name in wanted[:place]), None)
+    if twice is not None:
+        raise raises(TypeError, f"{cls.__name__}() got multiple sub-patterns for attribute {twice!r}")
     if len(wanted) != positional + len(names):
         raise unsupported("would-raise", f"{cls.__name__}() accepts fewer positional sub-patterns")
     found = [f.cx.unless_missing(partial(subject.get_attr, f.cx, name)) for name in wanted]

@@ -16,9 +16,10 @@ from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.classes import ATTRIBUTES, MAKERS
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
-from dynacompile.capture.values.functions import CallableValue, is_trusted
+from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.errors import Unsupported
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Attr, Constant, Item, Source

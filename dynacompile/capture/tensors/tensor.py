@@ -14,10 +14,10 @@ from dynacompile.capture.tensors.tensor_scalars import with_tensor_scalar
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import bind_descriptor
-from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, class_lookup, defines, is_data
 from dynacompile.ir.source import Attr, Constant

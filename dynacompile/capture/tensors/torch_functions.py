@@ -24,12 +24,13 @@ from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Method, Value, wraps
 from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import SPECIAL, CallableValue, OptimizerStep, RefusedValue, function_value, is_trusted
+from dynacompile.capture.values.functions import SPECIAL, CallableValue, OptimizerStep, RefusedValue, function_value
 from dynacompile.capture.values.replaced import hidden_from_dynamo, kept_in_python
 from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import function_facts, identity
 from dynacompile.ir.namespaces import class_lookup, defines

@@ -17,8 +17,8 @@ from dynacompile.capture.tensors.tensor import FACTS, TensorValue
 from dynacompile.capture.tensors.tensor_inputs import has_history
 from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source
-from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.graph_tensor import GraphTensor
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.captured import TensorFacts
 from dynacompile.ir.guard_facts import Match
 from dynacompile.ir.namespaces import MISSING

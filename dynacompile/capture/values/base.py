@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.operator_names import BINARY, INPLACE, UNARY
@@ -190,6 +193,13 @@ class IteratorValue(Value):
         return True
 
 
+def has_finalizer(real: Any) -> bool:
+    """Whether Python runs code when the last reference to an object goes: its class has a `__del__`, or a weak reference calls a function."""
+    if isinstance(real, (torch.Tensor, torch.nn.Module)):
+        return False
+    return hasattr(type(real), "__del__") or any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
+
+
 class Lazy(Value):
     """An object that was not read yet; reading makes it a value and installs its guards."""
 
@@ -203,10 +213,10 @@ class Lazy(Value):
         return self.source.text()
 
     def is_pending(self) -> bool:
-        return isinstance(self.real, types.GeneratorType) and self.force().is_pending()
+        return self.force().is_pending() if isinstance(self.real, types.GeneratorType) else has_finalizer(self.real)
 
     def ends_late(self) -> bool:
-        return isinstance(self.real, types.GeneratorType)
+        return isinstance(self.real, types.GeneratorType) or has_finalizer(self.real)
 
     def pytype(self) -> type:
         return type(self.real)

@@ -15,22 +15,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import raises, unsupported
+from dynacompile.capture.values.answers import answered
 from dynacompile.capture.values.base import BaseMethod, IteratorValue, Method, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.dict_objects import DictObjectValue, is_dict_class, made_dict_object
 from dynacompile.capture.values.exceptions import make_exception
-from dynacompile.capture.values.functions import BoundMethod, is_trusted
+from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.list_objects import ListObjectValue, is_list_class
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.namespaces import NamespaceValue
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.own_methods import IN_C, is_own, own_method, refuse_own
 from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.rows import HANDLERS, handles, row_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple, reads_as_tuple
-from dynacompile.capture.values.slots import IN_C
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, Constant, Source
@@ -63,13 +65,17 @@ class ClassValue(Value):
         return self.real
 
     def truth(self, cx: Context) -> bool:
-        asked = any(cx.lookup(type(self.real), name) is not MISSING for name in ("__bool__", "__len__"))
-        if asked and not isinstance(self.real, enum.EnumMeta):
-            raise unsupported("unknown-operation", f"bool({self.describe()}), which its metaclass answers")
+        refuse_own(cx, type(self.real), "__bool__", "__len__")
         return True
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return hasattr(self.real, name) or assigned_attribute(cx, self.real, name) is not None
+        if assigned_attribute(cx, self.real, name) is not None:
+            return True
+        cx.lookup(self.real, name)
+        above = cx.lookup(type(self.real), name)
+        if own_method(cx, type(self.real), "__getattribute__", "__getattr__") is not None or is_own(type(self.real), name, above):
+            return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
+        return hasattr(self.real, name)
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
         """Of data: what Python looks up by itself, or binds to instances, is left to Python."""
@@ -94,6 +100,7 @@ class ClassValue(Value):
         found = assigned_attribute(cx, self.real, name)
         if found is not None:
             return found
+        refuse_own(cx, type(self.real), "__getattribute__")
         if name in ("__name__", "__qualname__", "__module__"):
             return ConstantValue(getattr(self.real, name))
         raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
@@ -135,9 +142,9 @@ class ClassValue(Value):
         """What the metaclass of enumerations finds."""
         members = self.real.__members__  # type: ignore[attr-defined]
         if name in members:
-            return ConstantValue(members[name])
+            return cx.of(members[name])
         if name == "__members__":
-            return ProxyValue(DictValue.of([(ConstantValue(n), ConstantValue(m)) for n, m in members.items()]))
+            return ProxyValue(DictValue.of([(ConstantValue(n), cx.of(m)) for n, m in members.items()]))
         if isinstance(above, IN_C):
             return Method(self, name)
         if above is not MISSING:
@@ -154,8 +161,10 @@ class ClassValue(Value):
     def special(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """What the metaclass defines in Python for an operation on the class; None where it does not."""
         raw = cx.lookup(type(self.real), name)
-        if not isinstance(raw, types.FunctionType) or isinstance(self.real, enum.EnumMeta) or is_trusted(type(self.real).__module__):
+        if not is_own(type(self.real), name, raw):
             return None
+        if not isinstance(raw, types.FunctionType):
+            refuse_own(cx, type(self.real), name)
         return cx.call_real(raw, class_source(type(self.real), name), [self, *args], kwargs or {})
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -167,6 +176,8 @@ class ClassValue(Value):
 
     def make(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """type.__call__."""
+        if isinstance(self.real, enum.EnumMeta):
+            refuse_own(cx, self.real, "_missing_", "__new__", "__init__")
         if isinstance(self.real, enum.EnumMeta) or self.real in COMPUTED:
             return cx.pure(self.real, args, kwargs)
         if self.real.__bases__ == (dict,) and typing.is_typeddict(self.real):
@@ -176,15 +187,19 @@ class ClassValue(Value):
         if type(self.real).__call__ is not type.__call__ and not isinstance(type(self.real).__call__, types.FunctionType):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         new = cx.lookup(self.real, "__new__")
-        if isinstance(new, staticmethod) and not makes_namedtuple(self.real):
-            made = cx.call_real(new.__func__, class_source(self.real, "__new__"), [self, *args], kwargs)
+        if isinstance(new, (staticmethod, types.FunctionType)) and not makes_namedtuple(self.real):
+            made = cx.call_real(getattr(new, "__func__", new), class_source(self.real, "__new__"), [self, *args], kwargs)
             if not issubclass(made.pytype(), self.real):
                 return made
         else:
             made = self.allocate(cx, args, kwargs)
         init = cx.lookup(made.pytype(), "__init__")
         if isinstance(init, types.FunctionType):
-            cx.call_real(init, class_source(made.pytype(), "__init__"), [made, *args], kwargs)
+            given = cx.call_real(init, class_source(made.pytype(), "__init__"), [made, *args], kwargs)
+            if not is_none(given):
+                raise raises(TypeError, f"__init__() should return None, not {given.pytype().__name__!r}")
+        elif is_own(made.pytype(), "__init__", init):
+            refuse_own(cx, made.pytype(), "__init__")
         elif isinstance(made, (DictObjectValue, ListObjectValue)):
             made.method(cx, "__init__", args, kwargs)
         elif (args or kwargs) and new is object.__new__:
@@ -214,10 +229,10 @@ class ClassValue(Value):
         return ObjectValue(self.real)
 
     def length(self, cx: Context) -> int:
-        if isinstance(self.real, enum.EnumMeta):
-            return len(self.real)
         found = self.special(cx, "__len__", [])
-        return super().length(cx) if found is None else found.constant()
+        if found is None and isinstance(self.real, enum.EnumMeta):
+            return len(self.real)
+        return super().length(cx) if found is None else answered("__len__", found).constant()
 
     def make_namedtuple(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         real: Any = self.real
@@ -238,20 +253,18 @@ class ClassValue(Value):
             read = functools.partial(identities, weakref.ref(self.real))
             cx.guard("FLAG", None, Flag(f"{self.real.__qualname__}.__subclasses__()", read, read()))
             return ListValue([cx.class_value(cls, None) for cls in derived])
-        if name in ("__or__", "__eq__", "__ne__"):
-            return cx.pure(getattr(self.real, name), args, kwargs)
-        if name in ("__getitem__", "__contains__") and isinstance(self.real, enum.EnumMeta):
-            return cx.pure(getattr(self.real, name), args, kwargs)
         found = self.special(cx, name, args, kwargs)
+        if found is None and (name in ("__or__", "__eq__", "__ne__") or name in ("__getitem__", "__contains__") and isinstance(self.real, enum.EnumMeta)):
+            return cx.pure(getattr(self.real, name), args, kwargs)
         return super().method(cx, name, args, kwargs) if found is None else found
 
     def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.make(cx, args, kwargs) if name == "__call__" else super().base_method(cx, name, args, kwargs)
 
     def iterate(self, cx: Context) -> IteratorValue:
-        if isinstance(self.real, enum.EnumMeta):
-            return TupleValue([ConstantValue(member) for member in list[Any](self.real)]).iterate(cx)
         found = self.special(cx, "__iter__", [])
+        if found is None and isinstance(self.real, enum.EnumMeta):
+            return TupleValue([cx.of(member) for member in list[Any](self.real)]).iterate(cx)
         return super().iterate(cx) if found is None else found.iterate(cx)
 
     def rebuild(self, out: Writer) -> None:

@@ -19,6 +19,7 @@ import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
+from dynacompile.capture.values.own_methods import refuse_own
 from dynacompile.ir.guard_facts import hashes_by_identity, identity
 from dynacompile.ir.namespaces import class_lookup, defines
 from dynacompile.ir.source import Attr, Source
@@ -57,6 +58,7 @@ class ConstantValue(Value):
         return self.value
 
     def truth(self, cx: Context) -> bool:
+        refuse_own(cx, type(self.value), "__bool__", "__len__")
         return bool(self.value)
 
     def length(self, cx: Context) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import CMethod, Value, wraps
-from dynacompile.capture.values.functions import BoundMethod, is_trusted
+from dynacompile.capture.values.functions import BoundMethod
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.namespaces import MISSING, is_data
 from dynacompile.ir.source import Attr, Constant, Source

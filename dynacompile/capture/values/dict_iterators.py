@@ -56,6 +56,8 @@ class DictIterator(IteratorValue):
             return None
         if self.owner.size(cx) != len(self.hashes):
             raise raises(RuntimeError, self.refusal("changed size"))
+        if getattr(self.owner, "reordered", False) and list(self.owner.keys(cx)) != self.hashes:
+            raise unsupported("would-raise", self.refusal("keys changed"))
         if self.index == len(self.hashes):
             self.done = True
             return None

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import NotConstant, Raised, unsupported
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols
 from dynacompile.capture.values.base import Method, Value, bind_arguments
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source, is_data_descriptor
+from dynacompile.capture.values.own_methods import refuse_own
 from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.errors import Unsupported
@@ -49,6 +50,7 @@ class ExceptionValue(Value):
         return self.cls
 
     def truth(self, cx: Context) -> bool:
+        refuse_own(cx, self.cls, "__bool__", "__len__")
         return True
 
     def known_args(self) -> list[Value]:
@@ -57,6 +59,7 @@ class ExceptionValue(Value):
         return self.args
 
     def get_attr(self, cx: Context, name: str) -> Value:
+        refuse_own(cx, self.cls, "__getattribute__", "__getattr__")
         if name in self.stored:
             return self.stored[name]
         if self.real is not None and name in self.real.__dict__ and not is_data_descriptor(cx.lookup(self.cls, name)):
@@ -122,7 +125,9 @@ class ExceptionValue(Value):
 
     def text(self, cx: Context) -> Value:
         """str(self)."""
-        if isinstance(cx.lookup(self.cls, "__str__"), types.FunctionType) or issubclass(self.cls, (OSError, SyntaxError, UnicodeError, ImportError)):
+        refuse_own(cx, self.cls, "__str__")
+        written = cx.lookup(self.cls, "__str__")
+        if isinstance(written, types.FunctionType) or written is object.__str__ or issubclass(self.cls, (OSError, SyntaxError, UnicodeError, ImportError)):
             raise unsupported("unknown-operation", f"str() of a {self.cls.__name__}")
         args = self.get_attr(cx, "args").elements(cx)
         if len(args) == 1 and not isinstance(args[0], ConstantValue):
@@ -237,20 +242,24 @@ def row_exception(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> V
 def make_exception(cx: Context, cls: type, args: list[Value], kwargs: dict[str, Value]) -> ExceptionValue:
     """cls(*args, **kwargs)."""
     init = cx.lookup(cls, "__init__")
+    if not isinstance(init, types.FunctionType):
+        refuse_own(cx, cls, "__init__")
     if cls.__new__ is not BaseException.__new__ and issubclass(cls, (BaseExceptionGroup, OSError)):
         raise unsupported("unknown-function", f"making a {cls.__name__}")
     if isinstance(cx.lookup(cls, "__new__"), (staticmethod, types.FunctionType)):
         raise unsupported("unknown-function", f"making a {cls.__name__}")
     made = ExceptionValue(cls, list(args))
     if isinstance(init, types.FunctionType):
-        cx.call_real(init, class_source(cls, "__init__"), [made, *args], kwargs)
+        given = cx.call_real(init, class_source(cls, "__init__"), [made, *args], kwargs)
+        if not is_none(given):
+            raise unsupported("would-raise", f"{cls.__name__}.__init__() gives something")
     elif kwargs:
         bind_arguments(cls.__name__, [], [], kwargs, {})
     return made
 
 
-def exception_of(cx: Context, value: Value) -> ExceptionValue:
-    """What `raise value` raises."""
+def exception_of(cx: Context, value: Value, refusal: str = "exceptions must derive from BaseException") -> ExceptionValue:
+    """What `raise value` raises. refusal: what Python says of an object that is no exception."""
     if isinstance(value, ExceptionValue):
         return value
     try:
@@ -258,7 +267,7 @@ def exception_of(cx: Context, value: Value) -> ExceptionValue:
     except NotConstant as reason:
         raise unsupported("raise", f": {value.describe()}") from reason
     if not isinstance(cls, type) or not issubclass(cls, BaseException):
-        raise raised_here(cx, TypeError, "exceptions must derive from BaseException")
+        raise raised_here(cx, TypeError, refusal)
     return make_exception(cx, cls, [], {})
 
 
@@ -290,6 +299,8 @@ def raised_by_statement(cx: Context, value: ExceptionValue, cause: Value | None 
     if value is not cx.state(Handling).exception and (value.raised or value.source is not None):
         if cx.state(Handling).exception is not None or value.context is not None:
             raise unsupported("raise", f": a {value.cls.__name__} that was raised before")
+    if isinstance(cause, ExceptionValue) and value in links_of(cause):
+        raise unsupported("raise", f": a {value.cls.__name__} that becomes its own cause")
     if cause is not None:
         if value.source is not None:
             raise unsupported("raise", f": a {value.cls.__name__} gets a cause")
@@ -299,6 +310,27 @@ def raised_by_statement(cx: Context, value: ExceptionValue, cause: Value | None 
     reason.trail = cx.trail()
     value.trail = value.trail or reason.trail
     return reason
+
+
+def links_of(value: ExceptionValue) -> list[ExceptionValue]:
+    """An exception and all that its causes and contexts lead to."""
+    found: list[ExceptionValue] = []
+    waiting = [value]
+    while waiting:
+        link = waiting.pop()
+        if link not in found:
+            found.append(link)
+            waiting += [v for v in (link.cause, link.context) if isinstance(v, ExceptionValue)]
+    return found
+
+
+def note_attribute(reason: Raised, owner: Value, name: str) -> None:
+    """Access to an attribute tells an AttributeError without a name whose attribute it was."""
+    if not issubclass(reason.cls, AttributeError) or reason.value is None and reason.args_ is None:
+        return
+    value = value_of_raised(reason)
+    if value.source is None and "name" not in value.stored and "obj" not in value.stored:
+        value.stored |= {"name": ConstantValue(name), "obj": owner}
 
 
 def thrown(value: ExceptionValue) -> Raised:

@@ -16,6 +16,7 @@ from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
 from dynacompile.capture.values.object_parts import DELETED, DictOwner, instance_dict_of
 from dynacompile.capture.values.replaced import is_around_such_a_part, kept_in_python, replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Presence, function_facts, identity
 from dynacompile.ir.namespaces import MISSING, defines
 from dynacompile.ir.source import Attr, Constant, DefaultArg, DictAttr, Source
@@ -423,14 +424,3 @@ def call_polyfill(cx: Context, function: types.FunctionType, args: list[Value], 
 def wrap_method(cx: Context, real: types.MethodType, source: Source) -> Value:
     cx.guard("TYPE", source, types.MethodType)
     return BoundMethod(cx.wrap(real.__func__, Attr(source, "__func__")), cx.wrap(real.__self__, Attr(source, "__self__")), source)
-
-
-def is_trusted(module: str | None) -> bool:
-    """Modules whose attributes are taken as they are, without guards: the standard library's pure parts, and torch."""
-    return (module or "").partition(".")[0] in TRUSTED
-
-
-TRUSTED = frozenset(
-    "torch math builtins operator functools itertools typing collections abc enum types contextlib dataclasses numbers copy inspect warnings logging re random "
-    "time numpy dynacompile _operator _functools _collections".split()
-)

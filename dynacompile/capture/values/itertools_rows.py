@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
@@ -58,6 +60,8 @@ def is_none(value: Value) -> bool:
 
 @lazy(itertools.count, ("start", "step"), start=ConstantValue(0), step=ConstantValue(1))
 def count(cx: Context, start: Value, step: Value) -> Iterator[Value]:
+    if not issubclass(start.pytype(), (int, float, complex, torch.Tensor)):
+        raise unsupported("would-raise", f"itertools.count() of {start.describe()}")
     while True:
         yield start
         start = cx.operator("add", [start, step])
@@ -186,7 +190,7 @@ def row_tee(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def until(cx: Context, function: Value, sentinel: Value) -> Iterator[Value]:
     """iter(function, sentinel)."""
-    while not cx.equal(item := function.call(cx, [], {}), sentinel):
+    while (item := cx.unless_missing(lambda: function.call(cx, [], {}), StopIteration)) is not None and not cx.equal(item, sentinel):
         yield item
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import KeyOf, Lazy, Value
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, has_one_object, is_identity_key
 from dynacompile.capture.values.identities import IdKey
+from dynacompile.capture.values.own_methods import KEYS, refuse_own
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
@@ -96,8 +97,17 @@ def finds_by_identity(cls: type) -> bool:
     return written is object.__hash__ or isinstance(written, FunctionType) and written.__module__.partition(".")[0] == "torch"
 
 
+def as_keys(cx: Context, values: Sequence[Value]) -> Sequence[Value]:
+    """Values that become keys. Of constants and classes, which are found by identity, a class that says otherwise is left to Python."""
+    for value in values:
+        if isinstance(value, ConstantValue) or isinstance(getattr(value, "real", None), type):
+            refuse_own(cx, value.pytype(), *KEYS)
+    return values
+
+
 def key_in(cx: Context, key: Value, container: Source | None, content: Collection[Hashable]) -> Hashable:
     """What stands for a key that is looked up, or stored, in a container that may exist before the frame. content: the keys that it has."""
+    refuse_own(cx, key.pytype(), *KEYS)
     hashed = key_of(key)
     check_numbers(hashed, content)
     if container is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,7 @@ class ListObjectValue(ContainerObjectValue):
         return result
 
     def iterate(self, cx: Context) -> IteratorValue:
-        return super().iterate(cx) if isinstance(cx.lookup(self.cls, "__iter__"), types.FunctionType) else self.table.iterate(cx)
+        return self.table.iterate(cx) if cx.lookup(self.cls, "__iter__") is list.__iter__ else super().iterate(cx)
 
     def children(self) -> Sequence[Value]:
         return [*super().children(), *self.table.items] if self.source is None else ()

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.polyfills import reduction
 from dynacompile.capture.values.answers import answered
-from dynacompile.capture.values.base import IteratorValue, Value
+from dynacompile.capture.values.base import IteratorValue, Value, has_finalizer
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
-from dynacompile.capture.values.functions import call_polyfill, is_trusted
+from dynacompile.capture.values.functions import call_polyfill
 from dynacompile.capture.values.mapping import DictLike, OwnDicts
 from dynacompile.capture.values.object_parts import DELETED, Instance, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
+from dynacompile.capture.values.own_methods import refuse_own
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.cpython import RUNNING
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, class_lookup
@@ -42,6 +44,11 @@ class ObjectValue(Instance):
     def pytype(self) -> type:
         return self.cls
 
+    def is_pending(self) -> bool:
+        return self.real is not None and has_finalizer(self.real)
+
+    ends_late = is_pending
+
     def identity(self) -> Any:
         if self.cls.__hash__ is not object.__hash__ or self.cls.__eq__ is not object.__eq__:
             raise NotConstant(self.describe())
@@ -52,6 +59,10 @@ class ObjectValue(Instance):
 
     def get_attr(self, cx: Context, name: str) -> Value:
         custom, fallback = (cx.lookup(self.cls, hook) for hook in ("__getattribute__", "__getattr__"))
+        if not isinstance(custom, types.FunctionType):
+            refuse_own(cx, self.cls, "__getattribute__")
+        if not isinstance(fallback, types.FunctionType):
+            refuse_own(cx, self.cls, "__getattr__")
 
         def get() -> Value | None:
             if isinstance(custom, types.FunctionType):
@@ -304,9 +315,10 @@ class ObjectValue(Instance):
     def special(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """type(self).name(self, *args); None where the class does not define it in Python."""
         raw = cx.lookup(self.cls, name)
-        if not isinstance(raw, types.FunctionType):
-            return None
-        return cx.call_real(raw, class_source(self.cls, name), [self, *args], kwargs)
+        if isinstance(raw, types.FunctionType):
+            return cx.call_real(raw, class_source(self.cls, name), [self, *args], kwargs)
+        refuse_own(cx, self.cls, name)
+        return None
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         result = self.special(cx, "__call__", args, kwargs)
@@ -543,7 +555,7 @@ class OpaqueValue(Value):
 
     def is_pending(self) -> bool:
         """Of a generator only the type is guarded: the one of a later call may have stopped in a block."""
-        return isinstance(self.real, types.GeneratorType)
+        return isinstance(self.real, types.GeneratorType) or has_finalizer(self.real)
 
     ends_late = is_pending
 

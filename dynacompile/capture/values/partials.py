@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 
 class PartialValue(CallableValue):
-    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None = None):
+    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None = None, real: Any = None):
+        self.real = real
         self.function, self.args, self.kwargs, self.source = function, args, kwargs, source
         self.attributes: dict[str, Value] = {}  # of one that the frame made
+        self.as_shown: dict[Hashable, int] = {}  # what the keywords were then
+        self.shown: dict[str, Value] = {}  # its `args` and `keywords`, which the program has seen
 
     def pytype(self) -> type:
         return functools.partial
@@ -35,6 +38,7 @@ class PartialValue(CallableValue):
         self.attributes[name] = value
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        self.check_unchanged()
         return self.function.call(cx, [*self.args, *args], {**self.kwargs, **kwargs})
 
     def get_attr(self, cx: Context, name: str) -> Value:
@@ -42,11 +46,24 @@ class PartialValue(CallableValue):
             return self.attributes[name]
         if name == "func":
             return self.function
-        if name == "args":
-            return TupleValue(self.args)
-        if name == "keywords":
-            return DictValue.of([(ConstantValue(k), v) for k, v in self.kwargs.items()])
+        if name in ("args", "keywords"):
+            if name not in self.shown:
+                self.shown[name] = part = self.part(cx, name)
+                if isinstance(part, DictValue):
+                    self.as_shown = {key: id(value) for key, (_, value) in part.content.items()}
+            return self.shown[name]
         return super().get_attr(cx, name)
+
+    def part(self, cx: Context, name: str) -> Value:
+        if self.real is not None:
+            return cx.wrap(getattr(self.real, name), Attr(self.source, name))
+        return TupleValue(self.args) if name == "args" else DictValue.of([(ConstantValue(k), v) for k, v in self.kwargs.items()])
+
+    def check_unchanged(self) -> None:
+        """Refuses a partial whose dict of keywords the program changes."""
+        shown = self.shown.get("keywords")
+        if isinstance(shown, DictValue) and {key: id(value) for key, (_, value) in shown.content.items()} != self.as_shown:
+            raise unsupported("mutation", f"the keywords of {self.describe()}")
 
     def has_attr(self, cx: Context, name: str) -> bool:
         return defines(functools.partial, name) or name in self.attributes
@@ -55,6 +72,7 @@ class PartialValue(CallableValue):
         return [self.function, *self.args, *self.kwargs.values(), *self.attributes.values()]
 
     def rebuild(self, out: Writer) -> None:
+        self.check_unchanged()
         out.callee(functools.partial)
         out.value(self.function)
         for arg in (*self.args, *self.kwargs.values()):
@@ -74,7 +92,7 @@ def wrap_partial(cx: Context, real: functools.partial, source: Source) -> Value:
     cx.guard("DICT_KEYS", Attr(source, "keywords"), tuple(real.keywords))
     args: list[Value] = [cx.wrap(a, Item(Attr(source, "args"), i)) for i, a in enumerate(real.args)]
     kwargs = {k: cx.wrap(v, Item(Attr(source, "keywords"), k)) for k, v in real.keywords.items()}
-    return PartialValue(cx.wrap(real.func, Attr(source, "func")), args, kwargs, source)
+    return PartialValue(cx.wrap(real.func, Attr(source, "func")), args, kwargs, source, real)
 
 
 @handles(functools.partial)

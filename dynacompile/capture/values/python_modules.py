@@ -11,7 +11,7 @@ from torch.utils import deterministic
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
-from dynacompile.capture.values.functions import is_trusted
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
 

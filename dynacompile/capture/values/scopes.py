@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.exceptions import undefined
-from dynacompile.capture.values.functions import is_trusted
 from dynacompile.capture.values.namespaces import NamespaceValue
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Flag
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Builtin, Constant, Global, Item

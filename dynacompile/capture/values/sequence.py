@@ -12,6 +12,7 @@ import torch
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.own_methods import own_method
 from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Item, Source
 
@@ -139,14 +140,19 @@ class TupleValue(SequenceValue):
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "_replace" and not args:
-            items = [kwargs.pop(f, item) for f, item in zip(self.fields(), self.items)]
+            items = [kwargs.get(f, item) for f, item in zip(self.fields(), self.items)]
+            if not set(kwargs) <= set(self.fields()):
+                raise unsupported("would-raise", f"unexpected field names of {self.describe()}")
             return TupleValue(items, self.cls)
         if name == "_asdict" and not args and not kwargs:
             return cx.dict_of(self.fields(), self.elements(cx))
         if name == "numel" and self.cls is torch.Size:
             return functools.reduce(lambda a, b: cx.operator("mul", [a, b]), self.elements(cx) or [ConstantValue(1)])
         if name == "_make" and len(args) == 1:
-            return TupleValue(args[0].elements(cx), self.cls)
+            items = args[0].elements(cx)
+            if len(items) != len(self.fields()):
+                raise unsupported("would-raise", f"{self.cls.__name__} of {len(items)} items")
+            return TupleValue(items, self.cls)
         return super().method(cx, name, args, kwargs)
 
     def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -297,10 +303,15 @@ def sort_values(cx: Context, values: Sequence[Value], kwargs: dict[str, Value]) 
     """sorted(), by comparisons as Python makes them."""
     key = kwargs.get("key")
     keys = [v if key is None or isinstance(key, ConstantValue) and key.value is None else key.call(cx, [v], {}) for v in values]
+    if "reverse" in kwargs and not issubclass(kwargs["reverse"].pytype(), int):
+        raise unsupported("would-raise", f"sorting with reverse={kwargs['reverse'].describe()}")
     reverse = "reverse" in kwargs and kwargs["reverse"].truth(cx)
     try:
         raw = [k.constant() for k in keys]
+        ordered_by_user = any(own_method(cx, type(k), "__lt__", "__gt__") for k in raw)
     except NotConstant:
+        ordered_by_user = True
+    if ordered_by_user:
 
         def less(a: int, b: int) -> int:
             return -1 if cx.operator("lt", [keys[a], keys[b]]).truth(cx) else 0

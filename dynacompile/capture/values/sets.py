@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, KeyOf, Value, builtin_attribute, wraps
@@ -26,6 +26,34 @@ REPLAYED = frozenset({"add", "discard", "remove", "clear", "update"})
 
 
 UNORDERED: set = set()  # stands for the set that one was made of, where there is none
+
+
+def outdated() -> Iterator[Any]:
+    """What is left of an iterator over a set that has grown or shrunk."""
+    raise RuntimeError("Set changed size during iteration")
+    yield
+
+
+class SetIterator(SequenceIterator):
+    """iter() of a set, which notices when the set grows or shrinks."""
+
+    def __init__(self, owner: SetValue, elements: list[Value]):
+        super().__init__(TupleValue(elements))
+        self.owner, self.keys = owner, list(owner.content)
+
+    def next(self, cx: Context) -> Value | None:
+        if not self.done and len(self.owner.content) != len(self.keys):
+            raise raises(RuntimeError, "Set changed size during iteration")
+        if not self.done and list(self.owner.content) != self.keys:
+            raise unsupported("unknown-operation", "iteration over a set that changes meanwhile")
+        return super().next(cx)
+
+    def rebuild(self, out: Writer) -> None:
+        if self.done or len(self.owner.content) == len(self.keys):
+            super().rebuild(out)
+            return
+        out.callee(outdated)
+        out.call(0)
 
 
 class SetValue(Value):
@@ -71,7 +99,7 @@ class SetValue(Value):
         return [self.content[key] for key in ordered]
 
     def iterate(self, cx: Context) -> IteratorValue:
-        return SequenceIterator(TupleValue(self.elements(cx)))
+        return SetIterator(self, self.elements(cx))
 
     def get_attr(self, cx: Context, name: str) -> Value:
         if not defines(set, name):

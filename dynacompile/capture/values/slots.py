@@ -6,20 +6,19 @@ class that defines it.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.operator_names import BINARY, INPLACE, UNARY
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.own_methods import IN_C
 from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.ir.namespaces import class_lookup
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
-IN_C = (types.WrapperDescriptorType, types.MethodDescriptorType)
 OPERATORS = {method: name for name, method in UNARY.items() if name != "inv"} | {f"__{name}__": name for name in INPLACE}
 OPERATORS |= {methods[0]: name for name, methods in BINARY.items()}
 REFLECTED = {reflected: name for name, (method, reflected) in BINARY.items() if reflected not in OPERATORS}

@@ -50,6 +50,9 @@ def owner_of(shown: Unbacked) -> Value:
     return shown.owner
 
 
+ITEMS = ("__getitem__", "__setitem__", "__delitem__")  # what numbers do not have
+
+
 class SymbolicInt(Value):
     """sym: its value in terms of symbols. source: where the int itself is, when it existed before the frame."""
 
@@ -82,6 +85,8 @@ class SymbolicInt(Value):
         return ConstantValue(self.constant()).get_item(cx, key)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name in ITEMS:
+            raise unsupported("would-raise", f"{self.pytype().__name__!r} object is not subscriptable")
         return ConstantValue(self.constant()).method(cx, name, args, kwargs)
 
     def contains(self, cx: Context, item: Value) -> Value:
@@ -161,6 +166,8 @@ class SymbolicFloat(Value):
         return defines(float, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name in ITEMS:
+            raise unsupported("would-raise", f"{self.pytype().__name__!r} object is not subscriptable")
         return ConstantValue(self.constant()).method(cx, name, args, kwargs)
 
     def contains(self, cx: Context, item: Value) -> Value:
