@@ -16,7 +16,7 @@ from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import call_polyfill
 from dynacompile.capture.values.mapping import DictLike, OwnDicts
 from dynacompile.capture.values.object_parts import DELETED, Instance, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
-from dynacompile.capture.values.own_methods import refuse_own
+from dynacompile.capture.values.own_methods import refuse_if_own
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.trusted_modules import is_trusted
@@ -60,9 +60,9 @@ class ObjectValue(Instance):
     def get_attr(self, cx: Context, name: str) -> Value:
         custom, fallback = (cx.lookup(self.cls, hook) for hook in ("__getattribute__", "__getattr__"))
         if not isinstance(custom, types.FunctionType):
-            refuse_own(cx, self.cls, "__getattribute__")
+            refuse_if_own(self.cls, "__getattribute__", custom)
         if not isinstance(fallback, types.FunctionType):
-            refuse_own(cx, self.cls, "__getattr__")
+            refuse_if_own(self.cls, "__getattr__", fallback)
 
         def get() -> Value | None:
             if isinstance(custom, types.FunctionType):
@@ -317,7 +317,7 @@ class ObjectValue(Instance):
         raw = cx.lookup(self.cls, name)
         if isinstance(raw, types.FunctionType):
             return cx.call_real(raw, class_source(self.cls, name), [self, *args], kwargs)
-        refuse_own(cx, self.cls, name)
+        refuse_if_own(self.cls, name, raw)
         return None
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -37,8 +37,14 @@ def own_method(cx: Context, cls: type, *names: str) -> str | None:
 
 def refuse_own(cx: Context, cls: type, *names: str) -> None:
     """Leaves an operation to Python where a class has one of these special methods of its own."""
-    name = own_method(cx, cls, *names)
-    if name is not None:
+    if not cls.__flags__ & IMMUTABLE_TYPE:
+        for name in names:
+            refuse_if_own(cls, name, cx.lookup(cls, name))
+
+
+def refuse_if_own(cls: type, name: str, raw: Any) -> None:
+    """The same of a special method that was looked up."""
+    if is_own(cls, name, raw):
         raise unsupported("unknown-operation", f"{cls.__qualname__}.{name}, which is not followed here")
 
 
