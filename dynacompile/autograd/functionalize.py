@@ -450,6 +450,8 @@ def attribute(graph: torch.fx.GraphModule, path: str) -> object:
 
 def inner(tensor: torch.Tensor) -> FakeTensor:
     """The fake value that a functional tensor has now."""
+    if not of_torch.is_functional_tensor(tensor):
+        raise Unsupported("device", f"a tensor of the device {tensor.device.type}, which torch makes of numbers past functionalization")
     with of_torch.AutoDispatchBelowADInplaceOrView():  # what views of views give is ours to decide
         of_torch.functionalize_sync(tensor)
     value = of_torch.from_functional_tensor(tensor)

@@ -1,5 +1,5 @@
-"""Operations that eager refuses for the types of their operands, which fakes don't notice: a kernel would give numbers where eager raises. What is
-refused is left to Python, which raises, or doesn't."""
+"""Operations that eager refuses for the types or dimensions of their operands, which fakes don't notice: a kernel would give numbers where eager raises.
+What is refused is left to Python, which raises, or doesn't."""
 
 from __future__ import annotations
 
@@ -136,6 +136,26 @@ def no_floats(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not all(map(is_float, operands))
 
 
+@row("complex numbers", "group_norm", "dropout", "dropout_", "feature_dropout", "alpha_dropout")
+def complex_numbers(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return any(operand.dtype.is_complex for operand in operands)
+
+
+@row("a tensor without a dimension of channels", "batch_norm")
+def no_channels(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return operands[0].dim() < 2
+
+
+@row("scores that are integers", "multilabel_soft_margin_loss")
+def integral_scores(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return is_integral(operands[0])
+
+
+@row("a product of bools", "tensordot")
+def product_of_bools(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return all(operand.dtype == torch.bool for operand in operands)
+
+
 @row("a power of bools", "pow", "pow_", "__pow__")
 def power(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return all(operand.dtype == torch.bool for operand in operands) and any(type(value) is bool for value in given)
@@ -198,9 +218,12 @@ def loss(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not is_float(operands[0]) or any(operand.dtype.is_complex or operand.dtype == torch.bool for operand in operands)
 
 
-@row("a target of classes of another type than int64 and uint8", "nll_loss", "nll_loss_nd", "nll_loss2d", "cross_entropy", "cross_entropy_loss")
+LOSSES_OF_CLASSES = ("nll_loss", "nll_loss_nd", "nll_loss2d", "cross_entropy", "cross_entropy_loss")
+
+
+@row("scores that are no floats, or classes of another type than int64 and uint8", *LOSSES_OF_CLASSES)
 def loss_of_classes(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
-    return any(is_integral(operand) and operand.dtype not in (torch.int64, torch.uint8) for operand in operands[1:])
+    return not is_float(operands[0]) or any(is_integral(operand) and operand.dtype not in (torch.int64, torch.uint8) for operand in operands[1:])
 
 
 def check_types(target: Any, given: Sequence[Any], operands: Sequence[torch.Tensor]) -> None:

@@ -72,7 +72,7 @@ def is_number_change(failure: Failure, frame: Any) -> bool:
 def changed_extents(source: Source, facts: TensorFacts, now: Any, sizes: dict[Source, frozenset[int]], strides: dict[Source, frozenset[int]]) -> None:
     """Adds the dimensions in which a tensor differs from what an entry was made for, where it is one of as many dimensions."""
     now = plain_twin(now) if isinstance(now, torch.Tensor) else now
-    if not isinstance(now, torch.Tensor) or now.layout is not torch.strided or now.dim() != len(facts.sizes):
+    if not isinstance(now, torch.Tensor) or now.layout is not torch.strided or now.is_nested or now.dim() != len(facts.sizes):
         return
     for table, was, numbers in ((sizes, facts.sizes, now.shape), (strides, facts.strides or (), now.stride())):
         changed = {dim for dim, (old, new) in enumerate(zip(was, numbers)) if old is not None and old != new}

@@ -110,7 +110,10 @@ def failures(guards: Sequence[Guard], frame: Any) -> list[Failure]:
         if isinstance(value, Missing):
             found.append(Failure(guard, text(guard), "present", "missing"))
             continue
-        found += [Failure(guard, *difference) for difference in differences(guard, value, frame)]
+        try:
+            found += [Failure(guard, *difference) for difference in differences(guard, value, frame)]
+        except Exception as error:  # noqa: BLE001  (objects refuse questions in ways of their own, and a recompile's text is to end no call)
+            found.append(Failure(guard, text(guard), "readable", f"{type(error).__name__}: {error}"))
     return found
 
 

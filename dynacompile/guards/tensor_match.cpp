@@ -157,7 +157,7 @@ bool KnownTensors::hold(int& failed) const {
 uint64_t tensor_number(const TensorCheck& check, TensorPart part, PyObject* value) {
     if (!PyObject_TypeCheck(value, tensor_type)) return 0;
     const c10::TensorImpl* impl = tensor_impl(value);
-    if (impl->has_symbolic_sizes_strides()) return 0;
+    if (impl->has_symbolic_sizes_strides() || impl->is_nested()) return 0;
     if (part == TensorPart::sizes) return add_extents(sizes_seed(c10::typeMetaToScalarType(impl->dtype()), impl->sizes().size()), check.sizes, impl->sizes());
     if (impl->key_set().raw_repr() & not_plain) return 0;
     const uint64_t seed = layout_seed(Py_TYPE(value), impl->requires_grad(), static_cast<int8_t>(impl->device().type()));

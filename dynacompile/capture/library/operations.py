@@ -27,6 +27,7 @@ from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
+from dynacompile.capture.values.enum_members import EnumMember
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.functions import BoundMethod, CallableValue, FunctionValue, RefusedValue
 from dynacompile.capture.values.identities import IdValue
@@ -168,6 +169,8 @@ def repeat(cx: Context, sequence: SequenceValue, count: int) -> None:
 def binary(cx: Context, name: str, left: Value, right: Value) -> Value:
     if isinstance(left, ObjectValue) or isinstance(right, ObjectValue):
         return object_binary(cx, name, left, right)
+    if (isinstance(left, EnumMember) or isinstance(right, EnumMember)) and (found := member_binary(cx, name, left, right)) is not None:
+        return found
     if isinstance(left, SequenceValue) or isinstance(right, SequenceValue):
         found = sequence_binary(cx, name, left, right)
         if found is not None:
@@ -187,6 +190,33 @@ def binary(cx: Context, name: str, left: Value, right: Value) -> Value:
     if name == "mod" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
         return cx.fold(operator.mod, [left, right], {})
     return cx.pure(getattr(operator, name), [left, right], {})
+
+
+def member_binary(cx: Context, name: str, left: Value, right: Value) -> Value | None:
+    """Of members of enumerations, where a user's class defines the operator; else None."""
+    members = [value for value in (left, right) if isinstance(value, EnumMember)]
+    method, reflected = BINARY[name]
+    if all(own_method(cx, member.pytype(), method, reflected, *(("__eq__",) if name == "ne" else ())) is None for member in members):
+        return None
+    ways = [(left, right, method), (right, left, reflected)]
+    if left.pytype() is not right.pytype() and issubclass(right.pytype(), left.pytype()):
+        ways.reverse()
+    for owner, other, special in ways[: 1 if left.pytype() is right.pytype() and name not in COMPARISONS else 2]:
+        negated = special == "__ne__" and owner.pytype().__ne__ is object.__ne__  # object's own asks __eq__
+        result = owner.own_call(cx, "__eq__" if negated else special, [other]) if isinstance(owner, EnumMember) else None
+        if result is None:
+            result = by_c(cx, owner, "__eq__" if negated else special, other)
+        if not is_undecided(result):
+            return ConstantValue(not result.truth(cx)) if negated else result
+    if name in ("eq", "ne"):
+        return ConstantValue(is_same(cx, left, right) == (name == "eq"))
+    return refuse(name, left, right)
+
+
+def by_c(cx: Context, owner: Value, special: str, other: Value) -> Value:
+    """type(owner).special(owner, other) of constants, which a class written in C defines, or leaves undecided."""
+    written = getattr(owner.pytype(), special, None)
+    return ConstantValue(NotImplemented if written is None else written(owner.constant(), other.constant()))
 
 
 def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
@@ -306,6 +336,8 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
             return bool(keys[0] == keys[1])
     if any(isinstance(v, (TensorValue, ObjectValue)) for v in (left, right)):
         return apply_operator(cx, "eq", [left, right]).truth(cx)
+    if (isinstance(left, EnumMember) or isinstance(right, EnumMember)) and (found := member_binary(cx, "eq", left, right)) is not None:
+        return found.truth(cx)
     for value in (left, right):
         if isinstance(value, (ConstantValue, ClassValue, ExceptionValue)):
             refuse_own(cx, value.pytype(), "__eq__", "__ne__")

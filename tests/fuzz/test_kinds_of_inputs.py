@@ -1,0 +1,30 @@
+"""A slice of the expressions that are called with tensors of many kinds, and those that have shown a bug."""
+
+import pytest
+
+import dynacompile
+from tests.fuzz.kinds_of_inputs import KINDS, difference, function_of, is_same, outcome
+
+FOUND = {
+    "F.dropout(x)": "complex",
+    "F.group_norm(x, 1)": "complex",
+    "F.batch_norm(x, None, None, training=True)": "a vector",
+    "F.cross_entropy(x, torch.tensor([0, 1, 2, 3]))": "int32",
+    "F.multilabel_soft_margin_loss(x, x)": "int64",
+    "torch.tensordot(x, x)": "bool",
+    "x.new_tensor([1.5, 2])": "meta",
+}
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_slice(first):
+    for seed in range(first, first + 20):
+        assert (told := difference(seed)) is None, f"seed {seed}: {told}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("expression", FOUND)
+def test_found(expression):
+    function, kind = function_of(expression), FOUND[expression]
+    assert kind in KINDS
+    assert is_same(outcome(dynacompile.compile(function, backend="aot_eager", isolate_recompiles=True), kind, 0), outcome(function, kind, 0))
