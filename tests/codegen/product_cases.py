@@ -151,6 +151,8 @@ CASES: dict[str, Case] = {
     "batch, heads side by side": Case(lambda p, v: torch.bmm(p, v).view(2, 2, 96, 64).transpose(1, 2).reshape(192, 128) * 2, ((4, 96, 72), (4, 72, 64))),
     "batch, gate and values": Case(lambda x, a, b: F.silu(torch.bmm(x, a)) * torch.bmm(x, b), ((2, 72, 64), (2, 64, 80), (2, 64, 80)), copied=False),
 }
+if torch.__version__ < "2.12":  # whose product for CPUs, which is compared with, takes single scales alone
+    del CASES["8-bit numbers, scales of rows and columns"]
 
 
 def fused(case: Case, env: Env = ENV) -> tuple[Schedule, Launch, KernelSource]:

@@ -11,8 +11,8 @@ import dynacompile
 from dynacompile.events import GraphBroke
 
 
-class AnyCase(str, enum.Enum):
-    """As Lightning's are."""
+class AnyCase(str, enum.Enum):  # noqa: UP042  (as in Lightning)
+    """Equal whatever the case of their letters."""
 
     A = "a"
     B = "B"
