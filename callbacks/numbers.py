@@ -76,16 +76,28 @@ def offer(trainer: L.Trainer, numbers: Mapping[str, float], unknown: Sequence[st
     named = {**dict.fromkeys(unknown, float("nan")), **numbers}
     values = torch.tensor(list(named.values()), device=trainer.lightning_module.device)
     offered = dict(zip(named, values.unbind()))
-    connector = trainer._logger_connector
-    connector._callback_metrics.update(offered)
-    connector._logged_metrics.update({name: offered[name] for name in numbers})
+    known, logged = kept(trainer)
+    known.update(offered)
+    logged.update({name: offered[name] for name in numbers})
+
+
+def kept(trainer: L.Trainer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The dicts of `callback_metrics` and `logged_metrics`. The trainer's own properties would compute what is new for them. A version of Lightning that
+    has other names for them is asked by these properties."""
+    connector: Any = getattr(trainer, "_logger_connector", None)
+    if hasattr(connector, "_callback_metrics") and hasattr(connector, "_logged_metrics"):
+        return connector._callback_metrics, connector._logged_metrics
+    return trainer.callback_metrics, trainer.logged_metrics
 
 
 def metrics_now(trainer: L.Trainer) -> tuple[dict[str, Any], dict[str, Any]]:
     """`callback_metrics` and `progress_bar_metrics` as of now. The trainer's own properties would keep what they compute, so that who reads them
     later, as after an error, would find other values than without this callback."""
-    connector = trainer._logger_connector
-    now = connector.metrics if trainer._results else {"callback": {}, "pbar": {}, "log": {}}
+    connector: Any = getattr(trainer, "_logger_connector", None)
+    names = ("_callback_metrics", "_progress_bar_metrics")
+    if not all(hasattr(connector, name) for name in names) or not hasattr(type(connector), "metrics") or not hasattr(type(trainer), "_results"):
+        return trainer.callback_metrics, trainer.progress_bar_metrics
+    now = connector.metrics if trainer._results else {"callback": {}, "pbar": {}}
     return {**connector._callback_metrics, **now["callback"]}, {**connector._progress_bar_metrics, **now["pbar"]}
 
 
