@@ -15,7 +15,7 @@ from dynacompile.guards.changes import is_number_change
 from dynacompile.guards.program import Failure, evaluate, failures
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.expressions import Expression, Quantity, evaluated
-from dynacompile.ir.guard_facts import ShapeFacts, plain_twin
+from dynacompile.ir.guard_facts import ShapeFacts, is_a, plain_twin
 from dynacompile.ir.source import Registered, Source, dotted
 from dynacompile.ir.wording import shown_name
 from dynacompile.quoting import printable, without_values
@@ -235,7 +235,7 @@ def number_before(quantity: Quantity, failure: Failure | None, frame: Any) -> An
     if was is not None:
         return was
     now = evaluate(quantity.source, frame)
-    return quantity.read(plain_twin(now) if isinstance(now, torch.Tensor) else now)
+    return quantity.read(plain_twin(now) if is_a(now, torch.Tensor) else now)
 
 
 def named_dims(failed: Sequence[Failure], config: CompileConfig) -> dict[str, dict[int, Any]] | None:

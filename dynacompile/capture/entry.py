@@ -48,7 +48,7 @@ from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, Unsupported, VerifyError
 from dynacompile.ir.captured import PENDING, Break, Captured, GraphInput, Guard, Site, Wrappers, no_guards
-from dynacompile.ir.guard_facts import GlobalState, global_state
+from dynacompile.ir.guard_facts import GlobalState, global_state, is_a
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import DictAttr, Free, Global, Local, Source
@@ -237,11 +237,11 @@ def looks_at_frame(attempt: Attempt, frame: Any) -> bool:
     if not LOOKS_AT_FRAME.isdisjoint(code.co_names) or why is not None and why.code == "frame-variables" and len(why.stack) == 1:
         return True
     found = {name: frame.globals.get(name, frame.builtins.get(name)) for name in code.co_names}
-    if any(isinstance(real, (FunctionType, BuiltinFunctionType)) and real in FRAME_FUNCTIONS for real in found.values()):
+    if any(is_a(real, (FunctionType, BuiltinFunctionType)) and real in FRAME_FUNCTIONS for real in found.values()):
         return True
     if "stack" in found and any(real is inspect for real in found.values()):
         return True
-    asking = {name for name, real in found.items() if isinstance(real, BuiltinFunctionType) and real in WITHOUT_ARGUMENTS}
+    asking = {name for name, real in found.items() if is_a(real, BuiltinFunctionType) and real in WITHOUT_ARGUMENTS}
     instrs = attempt.frame.decoded.instrs
     return any(
         one.op == "LOAD_GLOBAL" and code.co_names[one.arg >> 1] in asking and after.op == "CALL" and not after.arg for one, after in zip(instrs, instrs[1:])

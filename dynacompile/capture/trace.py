@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from dynacompile.capture.tensors.overrides import Overrides
 from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings, fill
 from dynacompile.capture.tensors.torch_modes import TorchModes
+from dynacompile.capture.values.ambient import called
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import is_constant_object
@@ -342,9 +344,11 @@ class Trace:
     def guarded_call(self, function: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """function(*args, **kwargs), while the frame is captured. What it raises, the frame raises."""
         try:
-            return function(*args, **kwargs)
+            return called(self, function, args, kwargs)
         except Exception as reason:
             check_recurs(reason, lambda: function(*args, **kwargs))
+            if isinstance(reason, decimal.DecimalException):  # which tells of signals by their classes
+                raise unsupported("would-raise", f"decimal.{type(reason).__name__}") from reason
             builtin = type(reason).__module__ == "builtins" and not isinstance(reason, (OSError, UnicodeError))
             exact = builtin and all(is_constant_object(a) for a in reason.args)
             raise raises(type(reason), *(reason.args if exact else (str(reason),)), known=exact) from reason
@@ -364,7 +368,7 @@ class Trace:
     def call_real(self, function: Callable, source: Source, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
         return self.wrap(function, source).call(self, args, kwargs or {})
 
-    def unless_missing(self, get: Callable[[], Value | None], missing: type = AttributeError) -> Value | None:
+    def unless_missing(self, get: Callable[[], Value | None], missing: type | tuple[type, ...] = AttributeError) -> Value | None:
         """get(), or None where it raises `missing`."""
         depth, handling = len(self.frames), self.handling
         try:

@@ -11,7 +11,7 @@ import torch
 from dynacompile.guards.evaluate import evaluate
 from dynacompile.guards.program import Failure, failures
 from dynacompile.ir.captured import Guard, TensorFacts
-from dynacompile.ir.guard_facts import plain_twin
+from dynacompile.ir.guard_facts import is_a, plain_twin
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Item, Registered, Source
 from dynacompile.private import of_torch
@@ -71,8 +71,8 @@ def is_number_change(failure: Failure, frame: Any) -> bool:
 
 def changed_extents(source: Source, facts: TensorFacts, now: Any, sizes: dict[Source, frozenset[int]], strides: dict[Source, frozenset[int]]) -> None:
     """Adds the dimensions in which a tensor differs from what an entry was made for, where it is one of as many dimensions."""
-    now = plain_twin(now) if isinstance(now, torch.Tensor) else now
-    if not isinstance(now, torch.Tensor) or now.layout is not torch.strided or now.is_nested or now.dim() != len(facts.sizes):
+    now = plain_twin(now) if is_a(now, torch.Tensor) else now
+    if not is_a(now, torch.Tensor) or now.layout is not torch.strided or now.is_nested or now.dim() != len(facts.sizes):
         return
     for table, was, numbers in ((sizes, facts.sizes, now.shape), (strides, facts.strides or (), now.stride())):
         changed = {dim for dim, (old, new) in enumerate(zip(was, numbers)) if old is not None and old != new}

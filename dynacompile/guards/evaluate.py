@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dynacompile.ir import source as ir
+from dynacompile.ir.guard_facts import is_a
 from dynacompile.ir.source import Source
 from dynacompile.native import core as native_core
 from dynacompile.private import of_torch
@@ -148,13 +149,13 @@ def _(source: ir.Registered, base: Any) -> Any:
 
 @based(ir.Item)
 def _(source: ir.Item, base: Any) -> Any:
-    if isinstance(base, (list, tuple)):
-        plain: Any = list if isinstance(base, list) else tuple
+    if is_a(base, (list, tuple)):
+        plain: Any = list if is_a(base, list) else tuple
         ok = type(source.key) is int and 0 <= source.key < plain.__len__(base)  # classes may have a length of their own
         return plain.__getitem__(base, source.key) if ok else MISSING
     if type(base) is deque:
         return base[source.key] if type(source.key) is int and 0 <= source.key < len(base) else MISSING
-    return dict.get(base, source.key, MISSING) if isinstance(base, dict) else MISSING
+    return dict.get(base, source.key, MISSING) if is_a(base, dict) else MISSING
 
 
 @based(ir.Remembered)
@@ -178,7 +179,7 @@ def _(source: ir.Applied, base: Any) -> Any:
 
 @based(ir.ValueAt)
 def _(source: ir.ValueAt, base: Any) -> Any:
-    if not isinstance(base, dict) or type(base).__iter__ not in (dict.__iter__, OrderedDict.__iter__):
+    if not is_a(base, dict) or type(base).__iter__ not in (dict.__iter__, OrderedDict.__iter__):
         return MISSING
     return next(islice(base.values(), source.place, None), MISSING)
 
@@ -190,12 +191,12 @@ def _(source: ir.TypeOf, base: Any) -> Any:
 
 @based(ir.ClosureCell)
 def _(source: ir.ClosureCell, base: Any) -> Any:
-    return content(base.__closure__, source.index) if isinstance(base, types.FunctionType) else MISSING
+    return content(base.__closure__, source.index) if is_a(base, types.FunctionType) else MISSING
 
 
 @based(ir.DefaultArg)
 def _(source: ir.DefaultArg, base: Any) -> Any:
-    if not isinstance(base, types.FunctionType):
+    if not is_a(base, types.FunctionType):
         return MISSING
     if isinstance(source.key, str):
         return (base.__kwdefaults__ or {}).get(source.key, MISSING)
@@ -205,13 +206,13 @@ def _(source: ir.DefaultArg, base: Any) -> Any:
 
 def instance_dict(value: Any) -> dict | None:
     """`value.__dict__` where that is a plain instance dict."""
-    if isinstance(value, type):
+    if is_a(value, type):
         return None
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return None
-    return found if isinstance(found, dict) else None
+    return found if is_a(found, dict) else None
 
 
 def in_type(cls: type, name: str) -> Any:
@@ -227,10 +228,10 @@ def load_attribute(value: Any, name: str) -> Any:
     """The generic attribute protocol as far as it runs no code of the user; else MISSING."""
     found = in_type(type(value), name)
     if found is not MISSING and is_data_descriptor(found):
-        asks = isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter) and name != "__dict__"
+        asks = is_a(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter) and name != "__dict__"
         override = in_type(type(value), "__torch_function__")
         unasked = override is in_type(torch.nn.Parameter, "__torch_function__") or name == "grad" and override is in_type(torch.Tensor, "__torch_function__")
-        native_getter = isinstance(found, C_FIELDS) and (not asks or unasked or isinstance(found, types.MemberDescriptorType))
+        native_getter = is_a(found, C_FIELDS) and (not asks or unasked or is_a(found, types.MemberDescriptorType))
         if not native_getter:
             return MISSING
         try:
@@ -238,7 +239,7 @@ def load_attribute(value: Any, name: str) -> Any:
                 return found.__get__(value, type(value))
         except AttributeError:  # a slot that is empty
             return MISSING
-    if isinstance(value, type):
+    if is_a(value, type):
         own = in_type(value, name)
         if own is not MISSING:
             return bind(own, None, value)
@@ -259,4 +260,4 @@ def has_attribute(value: Any, name: str) -> bool:
     """Whether the type or the instance dict has the name."""
     if in_type(type(value), name) is not MISSING:
         return True
-    return in_type(value, name) is not MISSING if isinstance(value, type) else name in (instance_dict(value) or {})
+    return in_type(value, name) is not MISSING if is_a(value, type) else name in (instance_dict(value) or {})

@@ -27,6 +27,7 @@ from dynacompile.ir.guard_facts import (
     Identity,
     global_state,
     identity,
+    is_a,
     memory_range,
     plain_twin,
 )
@@ -63,7 +64,7 @@ def compile_tensor(tree: Tree, node: int, guard: Guard, index: int) -> None:
 def is_plain(tensor: torch.Tensor) -> bool:
     lazy = tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
     wrapped = tensor.is_nested or tensor.is_quantized or of_torch.is_functorch_wrapped_tensor(tensor)
-    return tensor.layout is torch.strided and not lazy and not wrapped and not isinstance(tensor, of_torch.FakeTensor)
+    return tensor.layout is torch.strided and not lazy and not wrapped and not is_a(tensor, of_torch.FakeTensor)
 
 
 def explain_tensor(guard: Guard, tensor: Any, find: Find) -> Iterator[Difference]:
@@ -153,14 +154,14 @@ def explain_hasattr(guard: Guard, value: Any, find: Find) -> Iterator[Difference
 
 def explain_contains(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     wanted: Any = guard.expected
-    if not isinstance(value, dict):
+    if not is_a(value, dict):
         yield f"type({text(guard)})", "dict", type(value).__qualname__
     elif dict.__contains__(value, wanted.name) != wanted.present:
         yield f"{shown_name(wanted.name)} in {text(guard)}", str(wanted.present), str(not wanted.present)
 
 
 def explain_keys(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
-    if not isinstance(value, dict) or type(value).__iter__ not in (dict.__iter__, OrderedDict.__iter__):
+    if not is_a(value, dict) or type(value).__iter__ not in (dict.__iter__, OrderedDict.__iter__):
         yield f"type({text(guard)})", "dict", type(value).__qualname__
     else:
         yield from other_names(f"list({text(guard)})", guard.expected, tuple(value))  # type: ignore[arg-type]
@@ -176,11 +177,11 @@ def explain_set(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
 
 
 def is_element(value: Any) -> bool:
-    return not isinstance(value, torch.Tensor) and bool(native_core().can_be_key(value))
+    return not is_a(value, torch.Tensor) and bool(native_core().can_be_key(value))
 
 
 def explain_length(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
-    base = next((t for t in (list, tuple, dict, set, frozenset, str, bytes, deque, range) if isinstance(value, t)), None)
+    base = next((t for t in (list, tuple, dict, set, frozenset, str, bytes, deque, range) if is_a(value, t)), None)
     if base is None or (base in (deque, range) and type(value) is not base):
         yield f"type({text(guard)})", "a builtin container", type(value).__qualname__
     elif base.__len__(value) != guard.expected:
@@ -231,7 +232,7 @@ def explain_disjoint(guard: Guard, value: Any, find: Find) -> Iterator[Differenc
     sources = (*facts.written, *facts.others)
     values = [find(source) for source in sources]
     for source, found in zip(sources, values):
-        if not isinstance(found, torch.Tensor):
+        if not is_a(found, torch.Tensor):
             yield f"type({source.text()})", "Tensor", "missing" if found is MISSING else type(found).__qualname__
             return
     ranges = sorted((*memory_range(tensor), i) for i, tensor in enumerate(values))
@@ -278,9 +279,9 @@ def compile_state(tree: Tree, node: int, guard: Guard, index: int) -> None:
 
 
 def shown_state(value: Any) -> str:
-    if isinstance(value, bool):
+    if is_a(value, bool):
         return "on" if value else "off"
-    return ", ".join(type(mode).__name__ for mode in value) or "none" if isinstance(value, tuple) else shown(value)
+    return ", ".join(type(mode).__name__ for mode in value) or "none" if is_a(value, tuple) else shown(value)
 
 
 def explain_state(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:

@@ -14,7 +14,7 @@ from dynacompile.guards.tree import STEPS, Tree
 from dynacompile.guards.wording import shown, suffixed, text
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.expressions import Formula
-from dynacompile.ir.guard_facts import Identity
+from dynacompile.ir.guard_facts import Identity, is_a
 from dynacompile.ir.source import Constant, Source
 from dynacompile.ir.wording import revealed, told
 from dynacompile.native import core as native_core
@@ -107,7 +107,7 @@ def failures(guards: Sequence[Guard], frame: Any) -> list[Failure]:
     found = []
     for guard in guards:
         value = evaluate(guard.source, frame) if guard.source is not None else None
-        if isinstance(value, Missing):
+        if is_a(value, Missing):
             found.append(Failure(guard, text(guard), "present", "missing"))
             continue
         try:

@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodWrapperType
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 from weakref import ReferenceType, ref
 
 import torch
@@ -43,6 +43,7 @@ from dynacompile.ir.frozen import record
 from dynacompile.ir.source import Source
 from dynacompile.private import of_torch
 
+Kind = TypeVar("Kind")
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = (
     nn_module._global_forward_hooks,
@@ -161,11 +162,16 @@ class GlobalState:
     module_hooks: int
 
 
+def is_a(value: object, kinds: type[Kind] | tuple[type[Kind], ...]) -> TypeGuard[Kind]:
+    """Whether the class of an object is one of these, or derives from one. isinstance() also reads its `__class__`, which may run the program's code."""
+    return issubclass(type(value), kinds)
+
+
 def identity(value: object) -> Identity:
     """The payload of an ID guard on `value`."""
     text = type(value).__name__
-    if isinstance(value, (type, FunctionType)):
-        text += f" {value.__qualname__}"
+    if is_a(value, (type, FunctionType)):
+        text += f" {value.__qualname__}"  # type: ignore[attr-defined]
     try:
         return Identity(weakref.ref(value), text)
     except TypeError:

@@ -41,8 +41,8 @@ def revealed(text: str) -> str:
 def shown(value: object) -> Told:
     """A value in an explanation: short, and on one line."""
     kind = type(value)
-    if isinstance(value, Enum):
-        return told(*[f"{kind.__qualname__}.{value._name_}"] * 2)
+    if issubclass(kind, Enum):  # isinstance() would ask the object for its `__class__`
+        return told(*[f"{kind.__qualname__}.{value._name_}"] * 2)  # type: ignore[attr-defined]
     if kind in (str, bytes):
         return told(shown_text(value), repr(value[: 2 * LONGEST]))  # type: ignore[arg-type,index]
     if kind is int:
@@ -56,8 +56,8 @@ def shown(value: object) -> Told:
     if kind is slice:
         parts = [shown(part) for part in (value.start, value.stop, value.step)]  # type: ignore[attr-defined]
         return told(*(f"slice({', '.join(map(one, parts))})" for one in (str, revealed)))
-    if isinstance(value, type):
-        return told(*[value.__qualname__] * 2)
+    if issubclass(kind, type):
+        return told(*[value.__qualname__] * 2)  # type: ignore[attr-defined]
     if kind in (list, dict, set, frozenset):
         return told(*[f"{kind.__name__} of {len(value)}"] * 2)  # type: ignore[arg-type]
     if kind in (types.BuiltinFunctionType, types.FunctionType):

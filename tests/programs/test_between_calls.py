@@ -12,7 +12,7 @@ import torch
 
 import dynacompile
 
-IMPORTS = "import collections, enum, functools, gc, itertools, math, operator, types, typing, weakref, torch\nLOG = []\n"
+IMPORTS = "import collections, decimal, enum, functools, gc, itertools, math, operator, sys, types, typing, weakref, torch\nfrom torch import nn\nLOG = []\n"
 # name: (the world, in which `f` is the program; then what runs between its calls, each twice)
 PROGRAMS: dict[str, tuple[str, ...]] = {
     "the attribute that an error tells": (
@@ -103,6 +103,75 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "a weak reference that calls": (
         "class A: pass\ndef f(x):\n    b = A()\n    r = weakref.ref(b, lambda r: LOG.append('dead'))\n"
         "    y = x * 2\n    del b\n    LOG.append('after')\n    return y, r()",
+    ),
+    "an object that is asked for its class": (
+        "class A:\n    n = 3\n    def __getattribute__(self, k): LOG.append(k); return object.__getattribute__(self, k)\n"
+        "o = A()\nl, d = [o], {'k': o}\ndef f(x): return x * o.n, o.n, hasattr(o, 'q'), l[0] is d['k'], type(o) is A, (o,)[0] is o",
+        "A.n = 4",
+        "l.append(o)",
+        "o = l[0] = d['k'] = A()",
+        "d['k'] = 5",
+    ),
+    "a __class__ that is computed": (
+        "class A:\n    n = 3\n    @property\n    def __class__(self): LOG.append('class'); return K\n"
+        "K = dict\no = A()\ndef f(x): return x + o.n, isinstance(o, dict), isinstance(o, A), [o][0] is o",
+        "K = nn.Module",
+        "K = torch.Tensor",
+        "A.n = 5",
+    ),
+    "a __class__ that raises": (
+        "class A:\n    n = 3\n    @property\n    def __class__(self): LOG.append('class'); raise KeyError(1)\n"
+        "o = A()\nl = [o]\ndef f(x): return x + o.n, len(l), type(o) is A, l[0] is o, {'k': o}['k'] is o",
+        "A.n = 5",
+        "l.append(3)",
+    ),
+    "decimal numbers under contexts": (
+        "D = decimal.Decimal('1.23456789')\ndef f(x): return x + 1, D * 2, +D, decimal.Decimal(1) / 3, D.sqrt(), f'{D:.3f}', round(D, 2), D == 1, int(D)",
+        "decimal.getcontext().prec = 3",
+        "decimal.getcontext().rounding = decimal.ROUND_UP",
+        "decimal.setcontext(decimal.Context())",
+    ),
+    "flags and traps of decimal numbers": (
+        "def f(x):\n    decimal.getcontext().clear_flags()\n    a = decimal.Decimal(1) / 3\n"
+        "    return x + 1, a, decimal.getcontext().flags[decimal.Inexact], decimal.Decimal(1) / 0, decimal.Decimal('a')",
+        "decimal.getcontext().traps[decimal.DivisionByZero] = False",
+        "decimal.getcontext().traps[decimal.InvalidOperation] = False",
+        "decimal.setcontext(decimal.Context())",
+    ),
+    "texts of ints of many digits": (
+        "n = 10 ** 700\ndef f(x): return x + 1, len(str(n)), len(f'{n}'), len('%d' % n), int('1' * 700) == n, n > 5",
+        "sys.set_int_max_str_digits(640)",
+        "sys.set_int_max_str_digits(4300)",
+    ),
+    "the limit of recursion": ("def f(x): return x + 1, sys.getrecursionlimit()", "sys.setrecursionlimit(5001)", "sys.setrecursionlimit(1000)"),
+    "hooks that remove themselves and others": (
+        "m = nn.Tanh()\ns = []\ndef one(mod, i, o): LOG.append(1); s.pop().remove(); return o + 1\ndef two(mod, i, o): LOG.append(2); return o * 2\n"
+        "def f(x):\n    s[:] = [m.register_forward_hook(two), m.register_forward_hook(one)]\n"
+        "    if K: s.reverse()\n    return m(x), m(x) if K else 0, len(m._forward_hooks), m._forward_hooks.clear()\nK = 1",
+        "K = 0",
+        "two = lambda mod, i, o: LOG.append('new')",
+    ),
+    "hooks that a hook before the call removes": (
+        "m = nn.Tanh()\nh = m.register_forward_hook(lambda mod, i, o: o + 1)\nm.register_forward_pre_hook(lambda mod, i: LOG.append('pre') or h.remove())\n"
+        "def f(x): return m(x), m(x)",
+        "h = m.register_forward_hook(lambda mod, i, o: o + 5)",
+    ),
+    "hooks in a dict that the frame clears and fills": (
+        "m = nn.Tanh()\nh = m.register_forward_hook(lambda mod, i, o: o + 1)\n"
+        "def f(x):\n    y = m(x)\n    kept = dict(m._forward_hooks)\n    m._forward_hooks.clear()\n    z = m(x)\n    m._forward_hooks.update(kept)\n"
+        "    return y, z, m(x)",
+        "h.remove()",
+    ),
+    "modules whose __getattr__ answers for parameters and submodules": (
+        "class M(nn.Module):\n    def __init__(self): super().__init__(); self.w = nn.Parameter(torch.ones(2)); self.sub = nn.Tanh()\n"
+        "    def __getattr__(self, n):\n        LOG.append(n)\n        found = super().__getattr__(n)\n        return found * 10 if n == 'w' else found\n"
+        "    def forward(self, x): return self.sub(x) * self.w.detach()\nm = M()\ndef f(x): return m(x), hasattr(m, 'w'), hasattr(m, 'zz'), len(m._parameters)",
+        "M.__getattr__ = lambda s, n: torch.ones(1) if n == 'w' else (lambda x: x)",
+        "del M.__getattr__",
+    ),
+    "the class of iterators": (
+        "def f(x):\n    c, i = itertools.chain([1], [2]), itertools.islice([1, 2], 1)\n"
+        "    return x + 1, hasattr(c, '__next__'), type(c) is itertools.chain, isinstance(i, itertools.islice), list(c), next(i)",
     ),
     "a class that gets methods of its own": (
         "class M(type): pass\nclass A(metaclass=M):\n    def __repr__(self): return 'R'\no = A()\n"

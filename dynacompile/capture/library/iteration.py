@@ -98,7 +98,9 @@ def row_len(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_sorted(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = args
     unordered = isinstance(value, SetValue) and not kwargs and all(isinstance(key, (int, str, bytes)) for key in value.content)
-    return ListValue(sort_values(cx, list(value.content.values()) if unordered else value.listed(cx), kwargs))  # type: ignore[attr-defined]
+    values = list(value.content.values() if unordered else value.listed(cx))  # type: ignore[attr-defined]
+    sort_values(cx, values, kwargs)
+    return ListValue(values)
 
 
 @handles(sum)
@@ -125,7 +127,14 @@ def row_prod(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def extremum(real: Any, name: str) -> None:
     @handles(real)
     def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        values = args if len(args) > 1 else args[0].elements(cx)
+        source = TupleValue(args) if len(args) > 1 else args[0]
+        key = kwargs.get("key", ConstantValue(None))
+        rest = source.each(cx)
+        values: list[Value] = []
+        for value in rest if is_none(key) else ():
+            values.append(value)
+            if isinstance(value, ObjectValue):  # which code of the program may compare, before another one is taken
+                break
         symbolic = None if kwargs else symbolic_extreme(cx, real, values)
         if symbolic is not None:
             return symbolic
@@ -133,17 +142,16 @@ def extremum(real: Any, name: str) -> None:
             return number
         if not kwargs and any(isinstance(v, ReadNumber) for v in values) and (number := computed(cx, real, values)) is not None:
             return number
-        if not values:
-            if "default" in kwargs:
-                return kwargs["default"]
-            raise unsupported("would-raise", f"{real.__name__}() of an empty sequence")
-        key = kwargs.get("key", ConstantValue(None))
-        keyed = [(v if is_none(key) else key.call(cx, [v], {}), v) for v in values]
-        best = keyed[0]
-        for candidate in keyed[1:]:
-            if cx.operator(name, [candidate[0], best[0]]).truth(cx):
+        best: tuple[Value, Value] | None = None
+        for value in itertools.chain(values, rest):
+            candidate = (value if is_none(key) else key.call(cx, [value], {}), value)
+            if best is None or cx.operator(name, [candidate[0], best[0]]).truth(cx):
                 best = candidate
-        return best[1]
+        if best is not None:
+            return best[1]
+        if "default" in kwargs:
+            return kwargs["default"]
+        raise unsupported("would-raise", f"{real.__name__}() of an empty sequence")
 
 
 extremum(max, "gt")

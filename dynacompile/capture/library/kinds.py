@@ -78,31 +78,31 @@ def wrap(cx: Context, real: Any, source: Source) -> Value:
         if real._region_states is not None:  # each key has options of its own, which the graph around the call has not
             return RefusedValue(real, "nested-region", source, f"{real.__qualname__}, which has a dispatch,")
         return cx.wrap(real._region_function, Constant(real._region_function, source.text()))
-    if isinstance(real, torch.Tensor):
+    if issubclass(cls, torch.Tensor):
         return wrap_subclass(cx, real, source)
-    if isinstance(real, types.ModuleType):
+    if issubclass(cls, types.ModuleType):
         return wrap_python_module(cx, real, source)
-    if isinstance(real, torch.nn.Module):
+    if issubclass(cls, torch.nn.Module):
         return wrap_module(cx, real, source)
-    if isinstance(real, enum.Enum):
+    if issubclass(cls, enum.Enum):
         return wrap_member(cx, real, source)
-    if isinstance(real, type):
+    if issubclass(cls, type):
         return wrap_class(cx, real, source)
     if is_namedtuple(cls):
         return wrap_namedtuple(cx, real, source)
-    if isinstance(real, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if issubclass(cls, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         cx.guard("ID", source, identity(real))
         return UnboundMethod(real.__objclass__, real.__name__, source)
-    if isinstance(real, (logging.Logger, logging.LoggerAdapter)):
+    if issubclass(cls, (logging.Logger, logging.LoggerAdapter)):
         return wrap_logger(cx, real, source)
     if cls.__module__.partition(".")[0] in ("logging", "numpy"):
         cx.guard("TYPE", source, cls)
         return RefusedValue(real, "logging" if cls.__module__.startswith("logging") else "unknown-object", source, f"{source.text()} ({cls.__name__})")
-    if isinstance(real, threading.local):
+    if issubclass(cls, threading.local):
         return wrap_thread_local(cx, real, source)
-    if isinstance(real, dict) and is_dict_class(cls):
+    if issubclass(cls, dict) and is_dict_class(cls):
         return wrap_dict_object(cx, real, source)
-    if isinstance(real, list) and is_list_class(cls):
+    if issubclass(cls, list) and is_list_class(cls):
         return wrap_list_object(cx, real, source)
     return wrap_object(cx, real, source)
 

@@ -22,7 +22,7 @@ from dynacompile.capture.tensors.read_numbers import ReadNumber, read_operator
 from dynacompile.capture.tensors.storages import AddressValue
 from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
 from dynacompile.capture.values.answers import answered, is_undecided
-from dynacompile.capture.values.base import Method, Value
+from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.deques import DequeValue
@@ -278,7 +278,7 @@ def ordered(cx: Context, name: str, left: Value, right: Value) -> Value:
     """Compares the first items that differ."""
     if not isinstance(left, SequenceValue) or not isinstance(right, SequenceValue) or is_tuple(left) != is_tuple(right):
         return refuse(name, left, right)
-    for a, b in zip(left.elements(cx), right.elements(cx)):
+    for a, b in zip(left.now(cx), right.now(cx)):
         if not cx.matches(a, b):
             return apply_operator(cx, name, [a, b])
     return ConstantValue(getattr(operator, name)(len(left.items), len(right.items)))
@@ -318,7 +318,8 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
             return False
         if deque in (left.cls, right.cls) and left.cls is not right.cls:
             return False
-        return all(cx.matches(a, b) for a, b in zip(left.elements(cx), right.elements(cx))) and same_length  # tuples look at their elements first
+        # Tuples look at their elements first, and a comparison may change a list.
+        return all(cx.matches(a, b) for a, b in zip(left.now(cx), right.now(cx))) and len(left.items) == len(right.items)
     if isinstance(left, ClassDict) and isinstance(right, ClassDict) and left.real is right.real:
         return True
     if isinstance(left, DictLike) and isinstance(right, DictLike):
@@ -327,7 +328,12 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         keys, others = left.keys(cx), right.keys(cx)
         if set(keys) != set(others) or issubclass(left.cls, OrderedDict) and issubclass(right.cls, OrderedDict) and keys != others:
             return False
-        return all(cx.matches(left.at(cx, k), right.at(cx, k)) for k in keys)
+        for key in keys:
+            if not cx.matches(left.at(cx, key), right.at(cx, key)):
+                return False
+            if left.size(cx) != len(keys) or right.size(cx) != len(keys):
+                raise unsupported("unknown-operation", "comparing a dict that changes meanwhile")
+        return True
     if isinstance(left, DictView) or isinstance(right, DictView):
         return equal_views(cx, left, right)
     if isinstance(left, SetValue) or isinstance(right, SetValue):
@@ -445,6 +451,8 @@ def op_not(cx: Context, value: Value) -> Value:
 
 
 def op_contains(cx: Context, container: Value, item: Value) -> Value:
+    if isinstance(container, IteratorValue):
+        return ConstantValue(container.finds(cx, item))
     return container.contains(cx, item)
 
 

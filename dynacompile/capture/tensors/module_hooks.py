@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,9 +60,19 @@ def call_with_hooks(cx: Context, module: HookedModule, args: list[Value], kwargs
         raise
 
 
+def refuse_changed(cx: Context, module: HookedModule, tables: Sequence[str] = HOOK_TABLES) -> None:
+    """Hooks are called as they were before the frame. Where it has changed them, as a hook that removes itself does, Python calls those that there are."""
+    for owner, prefix in ((module.real.__dict__, ""), (vars(nn_module), "_global")):
+        for table in tables:
+            known = cx.known_value(owner[prefix + table])
+            if isinstance(known, DictValue) and (known.reordered or known.changes()):
+                raise unsupported("hooks", f"{module.describe()}, whose hooks the frame has changed,")
+
+
 def hooks(cx: Context, module: HookedModule, table: str) -> Iterator[tuple[int, Value]]:
     """The forward hooks of a table, by their number. Modules that are alike have hooks of other numbers: where these say nothing, the module's own are known by
     their places."""
+    refuse_changed(cx, module, (table,))
     for key, hook in dict(getattr(nn_module, f"_global{table}")).items():
         cx.guard("DICT_KEYS", everywhere(table), tuple(getattr(nn_module, f"_global{table}")))
         yield key, cx.wrap(hook, Item(everywhere(table), key))

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.tensors.module_hooks import HookedModule, call_with_hooks, has_hooks
+from dynacompile.capture.tensors.module_hooks import HookedModule, call_with_hooks, has_hooks, refuse_changed
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
@@ -21,7 +21,7 @@ from dynacompile.capture.values.object_parts import DELETED
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
-from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts
+from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts, is_a
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, Constant, DictAttr, Registered, Source
 from dynacompile.private import of_torch
@@ -100,12 +100,22 @@ class ModuleValue(ObjectValue, HookedModule):
             return self.table(cx, name)
         if name in own:
             return super().lookup(cx, name)
+        found = None if self.own_fallback(cx) is not None else self.of_tables(cx, name, raw)  # Python finds what tables hold by `__getattr__`
+        return super().lookup(cx, name) if found is None else found
+
+    def of_tables(self, cx: Context, name: str, raw: Any = MISSING) -> Value | None:
+        """A parameter, buffer or submodule."""
         for i, table in enumerate(TABLES):
             if self.holds(table, name):
                 self.guard_shadow(cx, name, raw)
                 self.rely_on_absence(cx, name, "__dict__", *TABLES[:i])
                 return self.table(cx, table).at(cx, name)
-        return super().lookup(cx, name)
+        return None
+
+    def own_fallback(self, cx: Context) -> types.FunctionType | None:
+        """The `__getattr__` of a user's class."""
+        found = cx.lookup(self.cls, "__getattr__")
+        return found if found is not PLAIN_GETATTR and isinstance(found, types.FunctionType) else None
 
     def holds(self, table: str, name: str) -> bool:
         """Whether a table has an entry by now."""
@@ -115,8 +125,8 @@ class ModuleValue(ObjectValue, HookedModule):
         found = cx.unless_missing(lambda: self.lookup(cx, name)) if self.computes(cx, name) else self.lookup(cx, name)
         if found is not None:
             return found
-        fallback = cx.lookup(self.cls, "__getattr__")
-        if fallback is not PLAIN_GETATTR and isinstance(fallback, types.FunctionType):
+        fallback = self.own_fallback(cx)
+        if fallback is not None:
             return cx.call_real(fallback, class_source(self.cls, "__getattr__"), [self, ConstantValue(name)])
         raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
@@ -245,6 +255,7 @@ class ModuleValue(ObjectValue, HookedModule):
             raise unsupported("nested-region", self.describe())
         cx.guard("NONE", Attr(self.source, "_compiled_call_impl"))
         self.rely_on(cx, hooks=hook_counts(self.real))
+        refuse_changed(cx, self)
         if has_hooks(self.real):
             return call_with_hooks(cx, self, args, kwargs)
         return self.get_attr(cx, "forward").call(cx, args, kwargs)
@@ -310,7 +321,7 @@ PLAIN_ITERATION = (torch.nn.Sequential.__iter__, torch.nn.ModuleList.__iter__)
 
 
 def wrap_module(cx: Context, real: torch.nn.Module, source: Source) -> Value:
-    if "_parameters" not in real.__dict__ or isinstance(real, LazyModuleMixin):
+    if "_parameters" not in real.__dict__ or is_a(real, LazyModuleMixin):
         raise unsupported("unknown-object", f"{source.text()}, a module that is not initialised")
     if isinstance(type(real).__getattribute__, types.FunctionType):
         raise unsupported("unknown-object", f"{source.text()}, a module with its own __getattribute__")

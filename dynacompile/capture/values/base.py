@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.operator_names import BINARY, INPLACE, UNARY
+from dynacompile.ir.guard_facts import is_a
 from dynacompile.ir.namespaces import MISSING, class_lookup, defines
 from dynacompile.ir.source import Source
 
@@ -92,6 +93,12 @@ class Value:
     def elements(self, cx: Context) -> list[Value]:
         """list(self)."""
         return self.iterate(cx).drain(cx)
+
+    def each(self, cx: Context) -> Iterator[Value]:
+        """The elements, one by one: what takes one may change what the next one is."""
+        iterator = self.iterate(cx)
+        while (value := iterator.next(cx)) is not None:
+            yield value
 
     def foretell(self, cx: Context) -> None:
         """What list() does between iter() and the first element: it asks an object for a length, which may run a user's code."""
@@ -182,6 +189,13 @@ class IteratorValue(Value):
             out.append(value)
         return out
 
+    def finds(self, cx: Context, item: Value) -> bool:
+        """Whether a value equals an item. Those behind the first such one are not asked for."""
+        while (value := self.next(cx)) is not None:
+            if cx.matches(value, item):
+                return True
+        return False
+
     def meets(self, cx: Context, truth: bool) -> bool:
         """Whether a value is true, or false, as it is wanted. Those behind the first such one are not asked for."""
         while (value := self.next(cx)) is not None:
@@ -195,7 +209,7 @@ class IteratorValue(Value):
 
 def has_finalizer(real: Any) -> bool:
     """Whether Python runs code when the last reference to an object goes: its class has a `__del__`, or a weak reference calls a function."""
-    if isinstance(real, (torch.Tensor, torch.nn.Module)):
+    if is_a(real, (torch.Tensor, torch.nn.Module)):
         return False
     return hasattr(type(real), "__del__") or any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
 
@@ -213,10 +227,10 @@ class Lazy(Value):
         return self.source.text()
 
     def is_pending(self) -> bool:
-        return self.force().is_pending() if isinstance(self.real, types.GeneratorType) else has_finalizer(self.real)
+        return self.force().is_pending() if type(self.real) is types.GeneratorType else has_finalizer(self.real)
 
     def ends_late(self) -> bool:
-        return isinstance(self.real, types.GeneratorType) or has_finalizer(self.real)
+        return type(self.real) is types.GeneratorType or has_finalizer(self.real)
 
     def pytype(self) -> type:
         return type(self.real)

@@ -20,7 +20,7 @@ import torch
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
 from dynacompile.capture.values.own_methods import refuse_own
-from dynacompile.ir.guard_facts import hashes_by_identity, identity
+from dynacompile.ir.guard_facts import hashes_by_identity, identity, is_a
 from dynacompile.ir.namespaces import class_lookup, defines
 from dynacompile.ir.source import Attr, Source
 from dynacompile.ir.wording import shown
@@ -223,12 +223,12 @@ FIXED: dict[type, type[ConstantValue]] = {}  # further types of immutable object
 
 def is_identity_key(real: Any) -> bool:
     """Whether an object is a dict key that hashes by identity: a class, a function, a special form of typing."""
-    return isinstance(real, KEYS_BY_IDENTITY) and hashes_by_identity(real)
+    return is_a(real, KEYS_BY_IDENTITY) and hashes_by_identity(real)
 
 
 def is_constant_object(real: Any) -> bool:
     """Whether an object needs no tracking: immutable, and complete in itself."""
-    return type(real) in CONSTANT_TYPES or type(real) in OTHER_CONSTANTS or type(real) in FIXED or isinstance(real, enum.Enum)
+    return type(real) in CONSTANT_TYPES or type(real) in OTHER_CONSTANTS or type(real) in FIXED or is_a(real, enum.Enum)
 
 
 def has_one_object(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -48,8 +49,8 @@ def counted(name: str) -> Callable:
     """Counter.update or Counter.subtract: operator `name` of the count and what is given."""
 
     def row(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        given = [pair for a in args for pair in (pairs_of(cx, a) if isinstance(a, DictLike) else [(e, ConstantValue(1)) for e in a.elements(cx)])]
-        for key, count in [*given, *((ConstantValue(k), v) for k, v in kwargs.items())]:
+        given = (pair for a in args for pair in (pairs_of(cx, a) if isinstance(a, DictLike) else ((e, ConstantValue(1)) for e in a.each(cx))))
+        for key, count in itertools.chain(given, ((ConstantValue(k), v) for k, v in kwargs.items())):
             self.set_item(cx, key, cx.operator(name, [self.get_item(cx, key), count]))
         return ConstantValue(None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
@@ -68,6 +68,13 @@ class DequeValue(ListValue):
     def iterate(self, cx: Context) -> IteratorValue:
         return DequeIterator(self)
 
+    def now(self, cx: Context) -> Iterator[Value]:
+        before = self.changes
+        for element in super().now(cx):
+            yield element
+            if self.changes != before:
+                raise raises(RuntimeError, "deque mutated during iteration")
+
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "copy" and not args:
             return DequeValue(self.items, self.maxlen)
@@ -130,7 +137,8 @@ def deque_appendleft(cx: Context, self: DequeValue, args: list[Value]) -> Value:
 
 def extended(left: bool) -> Any:
     def row(cx: Context, self: DequeValue, args: list[Value]) -> Value:
-        for item in args[0].elements(cx):
+        for item in self.elements(cx) if args[0] is self else args[0].each(cx):
+            self.changes += 1
             self.add(item, left)
         return ConstantValue(None)
 

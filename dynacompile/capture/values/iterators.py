@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 def shortest(parts: Sequence[IteratorValue]) -> int | None:
     counts = [part.remaining() for part in parts]
     return None if None in counts else min((c for c in counts if c is not None), default=0)
+
+
+def until_stopped(cx: Context, get: Callable[[], Value | None]) -> Value | None:
+    """What an iterator written in C gives, which calls a function of the program: a StopIteration that comes from there ends it."""
+    return cx.unless_missing(get, StopIteration)
 
 
 class ZipIterator(IteratorValue):
@@ -94,7 +100,7 @@ class MapIterator(IteratorValue):
             if item is None:
                 return None
             items.append(item)
-        return self.function.call(cx, items, {})
+        return until_stopped(cx, lambda: self.function.call(cx, items, {}))
 
     def children(self) -> Sequence[Value]:
         return (self.function, *self.parts)
@@ -115,6 +121,9 @@ class FilterIterator(IteratorValue):
         return filter
 
     def next(self, cx: Context) -> Value | None:
+        return until_stopped(cx, lambda: self.first_kept(cx))
+
+    def first_kept(self, cx: Context) -> Value | None:
         while (item := self.inner.next(cx)) is not None:
             kept = item if isinstance(self.function, ConstantValue) else self.function.call(cx, [item], {})
             if kept.truth(cx):
@@ -136,7 +145,7 @@ class ChainIterator(IteratorValue):
         self.current: IteratorValue | None = None
 
     def pytype(self) -> type:
-        return type(self)
+        return itertools.chain
 
     def next(self, cx: Context) -> Value | None:
         while True:
@@ -155,7 +164,7 @@ class IsliceIterator(IteratorValue):
         self.inner, self.wanted, self.stop, self.step, self.at = inner, start, stop, step, 0
 
     def pytype(self) -> type:
-        return type(self)
+        return itertools.islice
 
     def next(self, cx: Context) -> Value | None:
         while self.stop is None or self.wanted < self.stop:

@@ -13,6 +13,7 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
+from dynacompile.capture.values.iterators import until_stopped
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 
@@ -33,7 +34,7 @@ class LazyIterator(IteratorValue):
         return self.cls
 
     def next(self, cx: Context) -> Value | None:
-        return next(self.values, None)
+        return until_stopped(cx, lambda: next(self.values, None))
 
 
 def lazy(cls: Any, parameters: Sequence[str], **defaults: Value) -> Callable:

@@ -16,7 +16,7 @@ from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, h
 from dynacompile.capture.values.identities import IdKey
 from dynacompile.capture.values.own_methods import KEYS, refuse_own
 from dynacompile.capture.values.sequence import TupleValue
-from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.guard_facts import identity, is_a
 from dynacompile.ir.source import Source
 from dynacompile.native import core as native_core
 
@@ -31,7 +31,7 @@ def key_of(value: Value) -> Hashable:
     if own is not None:
         return own
     real = getattr(value, "real", None)
-    if isinstance(real, torch.Tensor):
+    if is_a(real, torch.Tensor):
         value.told_apart = True
         return real
     if isinstance(value, TupleValue):
@@ -48,7 +48,7 @@ def key_of(value: Value) -> Hashable:
         return value
     if isinstance(value, ConstantValue) and found != found:  # a NaN, which only the object itself finds
         raise unsupported("unknown-operation", f"{value.describe()} as a key")
-    value.told_apart = not isinstance(value, ConstantValue) and not isinstance(found, type)
+    value.told_apart = not isinstance(value, ConstantValue) and not is_a(found, type)
     return found
 
 
@@ -68,10 +68,10 @@ def key_of_tuple(value: TupleValue) -> Hashable:
 
 def check_numbers(hashed: Hashable, keys: Collection[Hashable]) -> None:
     """Refuses ids beside numbers, one of which may be it."""
-    if isinstance(hashed, IdKey):
-        mixed = any(isinstance(key, int) for key in keys)
+    if is_a(hashed, IdKey):
+        mixed = any(is_a(key, int) for key in keys)
     else:  # ids stand beside no numbers so far
-        mixed = isinstance(hashed, int) and isinstance(next(iter(keys), None), IdKey)
+        mixed = is_a(hashed, int) and is_a(next(iter(keys), None), IdKey)
     if mixed:
         raise unsupported("unknown-operation", "an id as a key beside numbers")
 
@@ -80,14 +80,14 @@ def is_known_key(real: object) -> bool:
     """Whether the key of a dict that exists before the frame is known completely, and guards can look it up."""
     if type(real) is tuple or type(real) is frozenset:
         return all(map(is_known_key, real))
-    known = type(real) in CONSTANT_TYPES or isinstance(real, enum.Enum) or is_identity_key(real)
+    known = type(real) in CONSTANT_TYPES or is_a(real, enum.Enum) or is_identity_key(real)
     return known and bool(native_core().can_be_key(real))
 
 
 def known_key(cx: Context, real: object) -> Value:
     """The value of such a key, which guards compare."""
     found = cx.of(real)
-    found.is_copy = isinstance(real, (int, float, complex, str, bytes, tuple, frozenset, range)) and not has_one_object(real)
+    found.is_copy = is_a(real, (int, float, complex, str, bytes, tuple, frozenset, range)) and not has_one_object(real)
     return found
 
 
@@ -100,7 +100,7 @@ def finds_by_identity(cls: type) -> bool:
 def as_keys(cx: Context, values: Sequence[Value]) -> Sequence[Value]:
     """Values that become keys. Of constants and classes, which are found by identity, a class that says otherwise is left to Python."""
     for value in values:
-        if isinstance(value, ConstantValue) or isinstance(getattr(value, "real", None), type):
+        if isinstance(value, ConstantValue) or is_a(getattr(value, "real", None), type):
             refuse_own(cx, value.pytype(), *KEYS)
     return values
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator, Entries
 from dynacompile.capture.values.keys import check_numbers, is_known_key, key_in, key_of, known_key
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
-from dynacompile.ir.guard_facts import Presence
+from dynacompile.ir.guard_facts import Presence, is_a
 from dynacompile.ir.namespaces import MISSING, defines
 from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
 
@@ -166,7 +166,7 @@ class DictValue(DictLike):
         raise missing_key(key)
 
     def set_item(self, cx: Context, key: Value, value: Value) -> None:
-        if self.source is not None and isinstance(getattr(key, "real", None), torch.Tensor):
+        if self.source is not None and is_a(getattr(key, "real", None), torch.Tensor):
             cx.check_first_step(self, key)
         self.asked(cx, key)
         cx.effects.touch(self)
@@ -298,7 +298,7 @@ def dict_setdefault(cx: Context, self: DictLike, args: list[Value], kwargs: dict
 
 def dict_update(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
     for other in args:
-        for key, value in pairs_of(cx, other):
+        for key, value in each_pair(cx, other):  # self has those that came so far, where another one is asked for
             self.set_item(cx, key, value)
     for name, value in kwargs.items():
         self.set_item(cx, ConstantValue(name), value)
@@ -339,18 +339,23 @@ DICT_METHODS: dict[str, Callable] = {
 
 def pairs_of(cx: Context, value: Value) -> list[tuple[Value, Value]]:
     """The (key, value) pairs that dict(value) would hold."""
+    return list(each_pair(cx, value))
+
+
+def each_pair(cx: Context, value: Value) -> Iterator[tuple[Value, Value]]:
+    """Those pairs, each read when it is asked for."""
     if isinstance(value, DictLike):
-        return [(key, value.at(cx, hashed)) for hashed in value.keys(cx) if (key := value.key_at(cx, hashed)) is not None]
+        yield from [(key, value.at(cx, hashed)) for hashed in value.keys(cx) if (key := value.key_at(cx, hashed)) is not None]
+        return
     if is_mapping(cx, value):
-        keys = value.get_attr(cx, "keys").call(cx, [], {}).elements(cx)
-        return [(key, cx.operator("getitem", [value, key])) for key in keys]
-    out = []
-    for element in value.elements(cx):
+        for key in value.get_attr(cx, "keys").call(cx, [], {}).each(cx):
+            yield key, cx.operator("getitem", [value, key])
+        return
+    for element in value.each(cx):
         pair = element.elements(cx)
         if len(pair) != 2:
             raise unsupported("would-raise", "a dict update needs pairs")
-        out.append((pair[0], pair[1]))
-    return out
+        yield pair[0], pair[1]
 
 
 def is_mapping(cx: Context, value: Value) -> bool:
@@ -425,7 +430,7 @@ def wrap_dict(cx: Context, real: dict, source: Source) -> Value:
         if is_identity_key(key):
             content[key] = (cx.wrap(key, Constant(key, repr(key))), Lazy(cx, value, Item(source, key)))
             continue
-        if isinstance(key, torch.Tensor):
+        if is_a(key, torch.Tensor):
             content[key] = (Lazy(cx, key, Constant(key, "a tensor")), Lazy(cx, value, ItemOf(source, key)))
             continue
         if not is_known_key(key):

@@ -91,7 +91,7 @@ class ItemIterator(IteratorValue):
 
     def next(self, cx: Context) -> Value | None:
         self.index += 1
-        return cx.unless_missing(lambda: self.owner.method(cx, "__getitem__", [ConstantValue(self.index - 1)], {}), IndexError)
+        return cx.unless_missing(lambda: self.owner.method(cx, "__getitem__", [ConstantValue(self.index - 1)], {}), (IndexError, StopIteration))
 
     def listed(self, cx: Context) -> list[Value]:
         self.foretell(cx)

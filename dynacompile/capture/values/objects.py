@@ -18,7 +18,6 @@ from dynacompile.capture.values.mapping import DictLike, OwnDicts
 from dynacompile.capture.values.object_parts import DELETED, Instance, InstanceDict, ItemIterator, ObjectIterator, instance_dict, instance_dict_of
 from dynacompile.capture.values.own_methods import refuse_if_own
 from dynacompile.capture.values.references import WEAK_CONTAINERS
-from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.cpython import RUNNING
 from dynacompile.ir.guard_facts import Presence
@@ -169,7 +168,7 @@ class ObjectValue(Instance):
     def guard_absent(self, cx: Context, name: str) -> None:
         if cx.lookup(self.cls, name) is MISSING:
             self.guard_presence(cx, name, False)
-        elif hasattr(self.real, "__dict__"):
+        elif self.has_dict:
             cx.guard("DICT_CONTAINS", self.dict_source(), Presence(name, False))
 
     def guard_presence(self, cx: Context, name: str, is_there: bool) -> None:
@@ -378,7 +377,7 @@ class ObjectValue(Instance):
 
     def contains(self, cx: Context, item: Value) -> Value:
         result = self.special(cx, "__contains__", [item])
-        return ConstantValue(result.truth(cx)) if result is not None else TupleValue(self.elements(cx)).contains(cx, item)
+        return ConstantValue(self.iterate(cx).finds(cx, item) if result is None else result.truth(cx))
 
     def iterate(self, cx: Context) -> IteratorValue:
         result = self.special(cx, "__iter__", [])
@@ -555,7 +554,7 @@ class OpaqueValue(Value):
 
     def is_pending(self) -> bool:
         """Of a generator only the type is guarded: the one of a later call may have stopped in a block."""
-        return isinstance(self.real, types.GeneratorType) or has_finalizer(self.real)
+        return type(self.real) is types.GeneratorType or has_finalizer(self.real)
 
     ends_late = is_pending
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,10 +60,14 @@ class SequenceValue(Value):
         raise NotImplementedError(type(self).__name__)
 
     def contains(self, cx: Context, item: Value) -> Value:
-        for own in self.elements(cx):
-            if cx.matches(own, item):
-                return ConstantValue(True)
-        return ConstantValue(False)
+        return ConstantValue(any(cx.matches(own, item) for own in self.now(cx)))
+
+    def now(self, cx: Context) -> Iterator[Value]:
+        """The elements as they are when each is asked for: comparisons with those before may have changed a list."""
+        index = 0
+        while index < len(self.items):
+            yield self.settled(index)
+            index += 1
 
     def iterate(self, cx: Context) -> IteratorValue:
         return SequenceIterator(self)
@@ -78,12 +82,12 @@ class SequenceValue(Value):
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "index" and len(args) == 1:
-            for i, own in enumerate(self.elements(cx)):
+            for i, own in enumerate(self.now(cx)):
                 if cx.matches(own, args[0]):
                     return ConstantValue(i)
             raise unsupported("would-raise", "value is not in the sequence")
         if name == "count" and len(args) == 1:
-            return ConstantValue(sum(cx.matches(own, args[0]) for own in self.elements(cx)))
+            return ConstantValue(sum(cx.matches(own, args[0]) for own in self.now(cx)))
         if name == "__len__":
             return ConstantValue(len(self.items))
         if name == "__getitem__" and len(args) == 1:
@@ -175,7 +179,10 @@ HEAP_TYPE = 1 << 9  # classes made by class statements
 
 
 class ListValue(SequenceValue):
+    """in_sort: whether Python has taken the items out of the list, to sort them."""
+
     cls: type = list
+    in_sort = False
 
     def __init__(self, items: Sequence[Value], source: Source | None = None):
         self.items, self.source = list(items), source
@@ -183,25 +190,30 @@ class ListValue(SequenceValue):
     def like(self, items: Sequence[Value]) -> Value:
         return ListValue(items)
 
+    def touch(self, cx: Context) -> None:
+        if self.in_sort:
+            raise unsupported("would-raise", f"{self.describe()} is changed while it is sorted")
+        cx.effects.touch(self)
+
     def set_item(self, cx: Context, key: Value, value: Value) -> None:
         index = index_of(cx, key)
         if isinstance(index, slice):
             new = value.elements(cx)
             if index.step not in (None, 1) and len(new) != len(self.items[index]):
                 raise unsupported("would-raise", "sizes of an extended slice differ")
-            cx.effects.touch(self)
+            self.touch(cx)
             self.items[index] = new
             return
         if not -len(self.items) <= index < len(self.items):
             raise unsupported("would-raise", "list assignment index out of range")
-        cx.effects.touch(self)
+        self.touch(cx)
         self.items[index] = value
 
     def del_item(self, cx: Context, key: Value) -> None:
         index = index_of(cx, key)
         if not isinstance(index, slice) and not -len(self.items) <= index < len(self.items):
             raise unsupported("would-raise", "list assignment index out of range")
-        cx.effects.touch(self)
+        self.touch(cx)
         del self.items[index]
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -210,7 +222,7 @@ class ListValue(SequenceValue):
         row = LIST_METHODS.get(name)
         if row is None:
             return super().method(cx, name, args, kwargs)
-        cx.effects.touch(self)
+        self.touch(cx)
         return row(cx, self, args, kwargs)
 
     def replay_values(self) -> Sequence[Value]:
@@ -278,12 +290,17 @@ def list_reverse(cx: Context, self: ListValue, args: list[Value], kwargs: dict[s
 
 def list_remove(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     at = self.method(cx, "index", args, kwargs).constant()
-    del self.items[at]
+    del self.items[at : at + 1]  # a comparison may have changed the list
     return ConstantValue(None)
 
 
 def list_sort(cx: Context, self: ListValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    self.items = sort_values(cx, self.elements(cx), kwargs)
+    """The list is empty until it is sorted, and gets what came of it by then where a comparison raises."""
+    taken, self.items, self.in_sort = self.elements(cx), [], True
+    try:
+        sort_values(cx, taken, kwargs)
+    finally:
+        self.items, self.in_sort = taken, False
     return ConstantValue(None)
 
 
@@ -299,8 +316,8 @@ LIST_METHODS = {
 }
 
 
-def sort_values(cx: Context, values: Sequence[Value], kwargs: dict[str, Value]) -> list[Value]:
-    """sorted(), by comparisons as Python makes them."""
+def sort_values(cx: Context, values: list[Value], kwargs: dict[str, Value]) -> None:
+    """values.sort(), by comparisons as Python makes them."""
     key = kwargs.get("key")
     keys = [v if key is None or isinstance(key, ConstantValue) and key.value is None else key.call(cx, [v], {}) for v in values]
     if "reverse" in kwargs and not issubclass(kwargs["reverse"].pytype(), int):
@@ -316,12 +333,18 @@ def sort_values(cx: Context, values: Sequence[Value], kwargs: dict[str, Value]) 
         def less(a: int, b: int) -> int:
             return -1 if cx.operator("lt", [keys[a], keys[b]]).truth(cx) else 0
 
-        order = sorted(range(len(keys)), key=functools.cmp_to_key(less), reverse=reverse)
-        return [values[i] for i in order]
+        by: Callable[[int], Any] = functools.cmp_to_key(less)
+    else:
+        by = raw.__getitem__
+    order = list(range(len(keys)))
     try:
-        return [values[i] for i in sorted(range(len(raw)), key=raw.__getitem__, reverse=reverse)]
+        order.sort(key=by, reverse=reverse)
     except TypeError as reason:
+        if ordered_by_user:
+            raise
         raise raises(TypeError, *reason.args) from reason
+    finally:
+        values[:] = [values[i] for i in order]
 
 
 class SequenceIterator(IteratorValue):

@@ -109,17 +109,20 @@ class SetValue(Value):
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.source is not None and name in CHANGES:
             self.note(cx, name, args)
-        if name == "add" and len(args) == 1:
+        if name == "update":
+            for other in args:
+                self.take(cx, other)
+        elif name == "add" and len(args) == 1:
             self.put(args[0])
         elif name == "discard" and len(args) == 1:
             self.content.pop(key_of(args[0]), None)
         elif name == "remove" and len(args) == 1 and key_of(args[0]) in self.content:
             del self.content[key_of(args[0])]
-        elif name == "update":
+        elif name == "difference_update":
             for other in args:
-                for element in other.elements(cx) if not isinstance(other, SetValue) else list(other.content.values()):
-                    self.put(element)
-        elif name in ("intersection_update", "difference_update", "symmetric_difference_update") and len(args) == 1:
+                for element in list(other.content.values()) if isinstance(other, SetValue) else other.each(cx):
+                    self.content.pop(key_of(element), None)
+        elif name in ("intersection_update", "symmetric_difference_update") and len(args) == 1:
             self.content = self.method(cx, name.removesuffix("_update"), args, {}).content  # type: ignore[attr-defined]
         elif name == "clear":
             self.content.clear()
@@ -130,6 +133,14 @@ class SetValue(Value):
             return merged
         elif name == "copy":
             return SetValue(list(self.content.values()), None, self.real)
+        elif name == "intersection" and len(args) == 1 and not isinstance(args[0], (SetValue, ConstantValue)):  # an element is looked for when it is taken
+            found = SetValue([], None, self.real)
+            for element in args[0].each(cx):
+                if self.contains(cx, element).truth(cx):
+                    found.put(element)
+                    if len(found.content) >= len(self.content):  # there are no more
+                        break
+            return found
         elif name in ("difference", "__sub__", "intersection", "__and__") and len(args) == 1:
             other = SetValue(args[0].elements(cx)) if not isinstance(args[0], SetValue) else args[0]
             keep = name in ("intersection", "__and__")
@@ -139,6 +150,9 @@ class SetValue(Value):
             either = {**self.content, **other.content}
             kept = [v for k, v in either.items() if (k in self.content) != (k in other.content)]
             return SetValue(kept, None, self.real if self.real is not None else other.real)
+        elif name in ("isdisjoint", "issuperset") and len(args) == 1 and not isinstance(args[0], SetValue):  # which end at the first element that decides
+            decides = name == "isdisjoint"
+            return ConstantValue(not any(self.contains(cx, element).truth(cx) == decides for element in args[0].each(cx)))
         elif name in RELATIONS and len(args) == 1:
             other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
             return ConstantValue(getattr(self.content.keys(), RELATIONS[name])(other.content.keys()))
@@ -151,10 +165,18 @@ class SetValue(Value):
         if name not in REPLAYED or len(args) != (name != "clear") or name == "remove" and key_of(args[0]) not in self.content:
             raise unsupported("mutation", f"{self.describe()}.{name}()")
         cx.effects.touch(self)
-        for item in args if name != "update" else ():
+        if name == "update":  # `take` keeps the elements
+            return
+        for item in args:
             key_in(cx, item, self.source, self.content)
-        items = args[0].elements(cx) if name == "update" else args
-        self.log += [(set.add, [item]) for item in items] if name == "update" else [(getattr(set, name), items)]
+        self.log.append((getattr(set, name), args))
+
+    def take(self, cx: Context, other: Value) -> None:
+        """self.update(other), which has what came so far, where another element is asked for."""
+        for element in list(other.content.values()) if isinstance(other, SetValue) else other.each(cx):
+            if self.source is not None:
+                self.log.append((set.add, [element]))
+            self.put(element)
 
     def replay_values(self) -> Sequence[Value]:
         return [value for _, args in self.log for value in args]
