@@ -55,6 +55,7 @@ class Version:
     Nothing: its part is in another's. writes: for instructions of the set that it has not, what it has instead; called with the list and an index.
     null_first: whether the NULL of a call without a bound argument lies below the callable on the stack, rather than above it.
     send_keeps_receiver: whether SEND leaves an iterator that has ended on the stack, for END_SEND.
+    subsets_end_early: whether set.issubset takes no more of an iterator once it has found all.
     without_dict: what the error says more where an attribute is set or deleted of an object that has no dict.
     """
 
@@ -64,6 +65,7 @@ class Version:
     writes: dict[str, Callable[[Sequence[Instr], int], Sequence[Pair]]]
     null_first: bool
     send_keeps_receiver: bool
+    subsets_end_early: bool = True
     without_dict: str = ""
 
 

@@ -39,4 +39,5 @@ VERSION = Version(
     },
     null_first=True,
     send_keeps_receiver=False,
+    subsets_end_early=False,
 )

@@ -10,6 +10,7 @@ from dynacompile.capture.values.base import IteratorValue, KeyOf, Value, builtin
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.keys import check_numbers, is_known_key, key_in, key_of, known_key
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
+from dynacompile.cpython import RUNNING
 from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Constant, Source
 
@@ -153,6 +154,8 @@ class SetValue(Value):
         elif name in ("isdisjoint", "issuperset") and len(args) == 1 and not isinstance(args[0], SetValue):  # which end at the first element that decides
             decides = name == "isdisjoint"
             return ConstantValue(not any(self.contains(cx, element).truth(cx) == decides for element in args[0].each(cx)))
+        elif name == "issubset" and len(args) == 1 and not isinstance(args[0], (SetValue, ConstantValue)) and RUNNING.subsets_end_early:
+            return ConstantValue(len(self.method(cx, "intersection", args, {}).content) == len(self.content))  # type: ignore[attr-defined]
         elif name in RELATIONS and len(args) == 1:
             other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
             return ConstantValue(getattr(self.content.keys(), RELATIONS[name])(other.content.keys()))
