@@ -131,19 +131,22 @@ def no_floats_become_floats(given: Sequence[Any], operands: Sequence[torch.Tenso
     return not is_float(operands[0]) and not any(isinstance(value, torch.dtype) or value is float for value in given)
 
 
-@row("operands that are no floats", "logsigmoid", "log_sigmoid", "max_pool1d", "glu", "hardshrink")
+DROPOUTS = ("dropout", "dropout_", "feature_dropout", "alpha_dropout")
+
+
+@row("operands that are no floats", "logsigmoid", "log_sigmoid", "max_pool1d", "glu", "hardshrink", *DROPOUTS)
 def no_floats(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not all(map(is_float, operands))
 
 
-@row("complex numbers", "group_norm", "dropout", "dropout_", "feature_dropout", "alpha_dropout")
+@row("complex numbers", "group_norm", "layer_norm", "native_layer_norm", "instance_norm")
 def complex_numbers(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return any(operand.dtype.is_complex for operand in operands)
 
 
-@row("a tensor without a dimension of channels", "batch_norm")
+@row("complex numbers, or a tensor without a dimension of channels", "batch_norm")
 def no_channels(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
-    return operands[0].dim() < 2
+    return operands[0].dim() < 2 or complex_numbers(given, operands)
 
 
 @row("scores that are integers", "multilabel_soft_margin_loss")

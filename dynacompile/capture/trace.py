@@ -328,7 +328,7 @@ class Trace:
         except NotConstant as reason:
             shown = ", ".join(a.describe() for a in args)
             raise unsupported("unknown-operation", f"{getattr(function, '__name__', function)}({shown})") from reason
-        refuse_asked(self, function, real_args)
+        refuse_asked(self, function, [*real_args, *real_kwargs.values()])
         result = self.guarded_call(function, real_args, real_kwargs)
         return ListValue([self.of(item) for item in result]) if type(result) is list else self.of(result)
 
@@ -339,6 +339,7 @@ class Trace:
         except NotConstant as reason:
             shown = ", ".join(a.describe() for a in args)
             raise unsupported("unknown-operation", f"{getattr(function, '__name__', function)}({shown})") from reason
+        refuse_asked(self, function, [*real_args, *real_kwargs.values()])
         return tracked(self, self.guarded_call(function, real_args, real_kwargs))
 
     def guarded_call(self, function: Callable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -212,8 +212,8 @@ def difference(seed: int) -> str | None:
     dynacompile.reset()
     compiled = dynacompile.compile(function, recompile_limit=2 * CALLS, **backend)
     for kind in kinds:
-        if kind == "meta" and seed % 2:
-            continue  # the reference interpreter runs programs on CPUs alone
+        if kind == "meta" and (seed % 2 or "embedding" in expression):
+            continue  # the reference interpreter runs programs on CPUs alone; eager's embedding by places of no device reads anything
         want, got = outcome(function, kind, seed), outcome(compiled, kind, seed)
         if not is_same(got, want):
             return f"{expression} of {kind}, after {', '.join(kinds[: kinds.index(kind)])}: {str(got)[:300]}, eager: {str(want)[:300]}"

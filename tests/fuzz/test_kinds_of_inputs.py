@@ -7,8 +7,11 @@ from tests.fuzz.kinds_of_inputs import KINDS, difference, function_of, is_same, 
 
 FOUND = {
     "F.dropout(x)": "complex",
+    "F.dropout(x, 0.3)": "bool",
     "F.group_norm(x, 1)": "complex",
-    "F.batch_norm(x, None, None, training=True)": "a vector",
+    "F.layer_norm(x, x.shape[-1:])": "complex",
+    "F.batch_norm(x, None, None)": "a vector",
+    "F.batch_norm(x, None, None, training=True)": "complex",
     "F.cross_entropy(x, torch.tensor([0, 1, 2, 3]))": "int32",
     "F.multilabel_soft_margin_loss(x, x)": "int64",
     "torch.tensordot(x, x)": "bool",

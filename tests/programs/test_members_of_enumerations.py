@@ -100,3 +100,25 @@ def test_a_comparison_of_the_users_is_followed():
     finally:
         end()
     assert not [e for e in events if isinstance(e, GraphBroke)]
+
+
+TEXTS = ["'{}'.format(m)", "'{!r}'.format(m)", "'{a}'.format(a=m)", "'%s' % m", "'%s %r' % (m, m)", "f'{m}'", "f'{m!r:>12}'", "str([m])", "repr((m,))"]
+TEXTS += ["','.join(map(str, [m]))", "str({'a': m})", "'{0[0]}'.format([m])", "format(m, '')", "ascii(m)", "'{}'.format([m])"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_of_members_whose_class_changes(text):
+    class Changing(enum.Enum):
+        X = 1
+
+    scope = {"m": Changing.X}
+    exec(f"def call(x):\n    return x + 1, {text}", scope)
+    compiled = dynacompile.compile(scope["call"], backend="eager", isolate_recompiles=True)
+    ways = {"__str__": lambda s: "str", "__repr__": lambda s: "repr", "__format__": lambda s, how: "format"}
+    for name, way in [(None, None), *ways.items(), *((name, None) for name in ways)]:
+        if way is not None:
+            setattr(Changing, name, way)
+        elif name is not None:
+            delattr(Changing, name)
+        for _ in range(2):
+            assert compiled(torch.ones(1))[1] == scope["call"](torch.ones(1))[1], name

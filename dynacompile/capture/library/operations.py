@@ -278,9 +278,11 @@ def ordered(cx: Context, name: str, left: Value, right: Value) -> Value:
     """Compares the first items that differ."""
     if not isinstance(left, SequenceValue) or not isinstance(right, SequenceValue) or is_tuple(left) != is_tuple(right):
         return refuse(name, left, right)
-    for a, b in zip(left.now(cx), right.now(cx)):
+    for place, (a, b) in enumerate(zip(left.now(cx), right.now(cx))):
         if not cx.matches(a, b):
-            return apply_operator(cx, name, [a, b])
+            if place < min(len(left.items), len(right.items)):  # the comparison may have shortened a list
+                return apply_operator(cx, name, [a, b])
+            break
     return ConstantValue(getattr(operator, name)(len(left.items), len(right.items)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import unsupported
@@ -72,8 +72,21 @@ ASKED_BY: dict[Any, tuple[str, ...]] = {  # functions that compute on constants,
 }
 
 
-def refuse_asked(cx: Context, function: Callable, constants: list[Any]) -> None:
+def refuse_asked(cx: Context, function: Callable, constants: Sequence[Any]) -> None:
     """Leaves a function of constants to Python where it asks one of them for a method that its class has of its own."""
     names = ASKED_BY.get(function, ()) if function.__hash__ is not None else ()
+    owner = getattr(function, "__self__", None)
+    if type(owner) is str and getattr(function, "__name__", "") == "format" or function is operator.mod and constants and type(constants[0]) is str:
+        names, constants = ("__format__", *TEXTS), list(reached(constants))
     for value in constants if names else ():
         refuse_own(cx, type(value), *names)
+
+
+def reached(values: Iterable[Any]) -> Iterator[Any]:
+    """Values, and what tuples, lists and dicts among them hold: texts of these show it."""
+    for value in values:
+        yield value
+        if isinstance(value, (tuple, list, frozenset, set)):
+            yield from reached(value)
+        elif isinstance(value, dict):
+            yield from reached((*value, *value.values()))

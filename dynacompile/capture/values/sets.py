@@ -142,6 +142,10 @@ class SetValue(Value):
                     if len(found.content) >= len(self.content):  # there are no more
                         break
             return found
+        elif name == "difference" and len(args) == 1 and not isinstance(args[0], (SetValue, ConstantValue)):  # of the set as it is before one is taken
+            rest = SetValue(list(self.content.values()), None, self.real)
+            rest.method(cx, "difference_update", args, {})
+            return rest
         elif name in ("difference", "__sub__", "intersection", "__and__") and len(args) == 1:
             other = SetValue(args[0].elements(cx)) if not isinstance(args[0], SetValue) else args[0]
             keep = name in ("intersection", "__and__")
