@@ -115,6 +115,7 @@ def deep_copy(cx: Context, value: Value, memo: dict[Value, Value]) -> Value:
     if value in memo:
         return memo[value]
     if isinstance(value, ConstantValue):
+        refuse_own(cx, value.pytype(), "__deepcopy__", *REDUCTIONS)
         return value
     if isinstance(value, DequeValue):
         made: Value = DequeValue([deep_copy(cx, v, memo) for v in value.elements(cx)], value.maxlen)
