@@ -224,3 +224,24 @@ def test_frozen_sets_that_are_made_anew_in_each_call_are_known_again():
         compiled(torch.ones(2), {frozenset(("a", 1)): 1}, set(), 2)
     end()
     assert sum(isinstance(event, Compiled) for event in events) == 1 and not any(isinstance(event, Recompiled) for event in events)
+
+
+def test_which_of_equal_keys_a_loop_comes_by():
+    """Capture makes a key of parts anew, so it does not know which object the dict has."""
+    table: dict = {}
+    wanted: list = [None]
+
+    def program(x):
+        count = 0
+        for key in table:
+            if key is wanted[0]:
+                count += 1
+        return x + 0, count
+
+    keys = [(n, n + 1) for n in range(4)]
+    compiled = dynacompile.compile(program, backend="eager", isolate_recompiles=True)
+    for held, asked in (((3, 1), 2), ((2, 3), 3), ((2, 3), 2), ((2,), 2), ((3,), 2)):
+        table.clear()
+        table.update({keys[n]: 0 for n in held})
+        for wanted[0] in (keys[asked], (asked, asked + 1)):
+            assert compiled(torch.ones(1))[1] == program(torch.ones(1))[1], (held, asked)

@@ -391,8 +391,8 @@ def is_same(cx: Context, left: Value, right: Value) -> bool:
         return True
     if left.pytype() is not right.pytype():
         return False
-    if left.is_copy or right.is_copy:
-        raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}")
+    if left.is_copy or right.is_copy:  # behind a break it would be another one
+        raise unsupported("which-object", f"{left.describe()} is {right.describe()}")
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return same_constants(cx, left, right)
     if isinstance(left, Reference):
