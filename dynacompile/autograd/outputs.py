@@ -95,7 +95,7 @@ def views_of_views(outputs: Sequence[object], rows: Sequence[Output]) -> Iterato
     """The rows, with what autograd comes by. Through a view whose own elements share memory it would come to others of them."""
     places = {(o.grad_fn, o.output_nr): j for j, (o, row) in enumerate(zip(outputs, rows, strict=True)) if leads_back(o, row) and not overlaps(o)}
     for output, row in zip(outputs, rows, strict=True):
-        through = found_behind(output.grad_fn, places) if len(places) > 1 and leads_back(output, row) else None
+        through = found_behind(output.grad_fn, places) if places and leads_back(output, row) else None
         yield row if through is None else replace(row, lineage=replace(row.lineage, through=through))  # type: ignore[union-attr, arg-type]
 
 

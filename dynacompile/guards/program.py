@@ -15,6 +15,7 @@ from dynacompile.guards.wording import shown, suffixed, text
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.expressions import Formula
 from dynacompile.ir.guard_facts import Identity, is_a
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant, Source
 from dynacompile.ir.wording import revealed, told
 from dynacompile.native import core as native_core
@@ -113,6 +114,7 @@ def failures(guards: Sequence[Guard], frame: Any) -> list[Failure]:
         try:
             found += [Failure(guard, *difference) for difference in differences(guard, value, frame)]
         except Exception as error:  # noqa: BLE001  (objects refuse questions in ways of their own, and a recompile's text is to end no call)
+            check_recurs(error, lambda guard=guard, value=value: differences(guard, value, frame))  # type: ignore[misc]
             found.append(Failure(guard, text(guard), "readable", f"{type(error).__name__}: {error}"))
     return found
 

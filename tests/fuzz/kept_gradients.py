@@ -39,7 +39,7 @@ class Maker(contract.Maker):
 
     def later(self, outputs: int, inputs: list[str]) -> list[str]:
         asked = [self.rng.choice(ASKED).format(t=f"out[{self.rng.randrange(outputs)}]") for _ in range(self.rng.randint(0, 3))]
-        lines = [f"yield str(attempt(lambda: {action}))[:20] if 'hook' not in {action!r} else (attempt(lambda: {action}), None)[1]" for action in asked]
+        lines = [f"yield str(attempt(lambda: {action}))[:20]" if "hook" not in action else f"attempt(lambda: {action})" for action in asked]
         rest = super().later(outputs, inputs)
         if asked:  # a result that is a view in eager, and none here, gets another node where it is written
             rest = [line for line in rest if not (line.startswith("yield str") and "out[" in line)]

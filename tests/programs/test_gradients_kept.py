@@ -213,6 +213,11 @@ def a_view_and_all_the_same(y):
     return t.expand(2, 3), t, t.sin()
 
 
+def a_row_as_many(y):
+    t = y.t()
+    return t, t[0].expand(4, 2)
+
+
 def parts_of_a_view(y):
     t = y.t()
     return t, *t.unbind()
@@ -221,7 +226,7 @@ def parts_of_a_view(y):
 @LEVELS
 @pytest.mark.parametrize("use", [keeps_after, hooks_after, asks_after], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("computes", [False, True], ids=["of an input", "of a result"])
-@pytest.mark.parametrize("frame", [a_row_and_all, two_rows_and_all, a_view_and_all_the_same, parts_of_a_view], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("frame", [a_row_and_all, two_rows_and_all, a_view_and_all_the_same, a_row_as_many, parts_of_a_view], ids=lambda f: f.__name__)
 def test_gradients_come_by_the_views_between(frame, computes, use, backend):
     def story(wrap):
         x = made()

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import decimal
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dynacompile.capture.values.own_methods import reached
 from dynacompile.ir.guard_facts import Flag
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ BITS = DIGITS * 3  # fewer than so many digits have
 
 def called(cx: Context, function: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """function(*args, **kwargs)"""
-    values = list(parts((getattr(function, "__self__", None), *args, *kwargs.values())))
+    values = list(reached((getattr(function, "__self__", None), *args, *kwargs.values())))
     if function is decimal.Decimal or any(type(v) is decimal.Decimal for v in values):
         return called_in_context(cx, partial(function, *args, **kwargs))
     many_digits = any(type(v) is int and v.bit_length() > BITS for v in values)
@@ -60,11 +61,3 @@ def settings_of_decimals() -> Hashable:
 def are_set(signals: tuple[type, ...]) -> bool:
     flags = decimal.getcontext().flags
     return all(flags[signal] for signal in signals)  # type: ignore[index]
-
-
-def parts(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if type(value) in (tuple, list):
-            yield from parts(value)
-        else:
-            yield value

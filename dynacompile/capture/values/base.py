@@ -211,7 +211,7 @@ def has_finalizer(real: Any) -> bool:
     """Whether Python runs code when the last reference to an object goes: its class has a `__del__`, or a weak reference calls a function."""
     if is_a(real, (torch.Tensor, torch.nn.Module)):
         return False
-    return hasattr(type(real), "__del__") or any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
+    return defines(type(real), "__del__") or any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
 
 
 class Lazy(Value):

@@ -22,6 +22,8 @@ OF_ENUM = frozenset({"_value_", "_name_", "__objclass__", "_sort_order_"})  # wh
 
 
 class EnumMember(ConstantValue):
+    """A member, whose class may define of its own what C does with other constants."""
+
     def own_call(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
         """type(self).name(self, *args), where the user's class defines it; else None."""
         cls = type(self.value)

@@ -83,7 +83,7 @@ def refuse_asked(cx: Context, function: Callable, constants: Sequence[Any]) -> N
 
 
 def reached(values: Iterable[Any]) -> Iterator[Any]:
-    """Values, and what tuples, lists and dicts among them hold: texts of these show it."""
+    """Values, and what tuples, lists, sets and dicts among them hold, which their texts show, too."""
     for value in values:
         yield value
         if isinstance(value, (tuple, list, frozenset, set)):

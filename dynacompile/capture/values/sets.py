@@ -40,12 +40,12 @@ class SetIterator(SequenceIterator):
 
     def __init__(self, owner: SetValue, elements: list[Value]):
         super().__init__(TupleValue(elements))
-        self.owner, self.keys = owner, list(owner.content)
+        self.owner, self.keys, self.changes = owner, list(owner.content), owner.changes
 
     def next(self, cx: Context) -> Value | None:
         if not self.done and len(self.owner.content) != len(self.keys):
             raise raises(RuntimeError, "Set changed size during iteration")
-        if not self.done and list(self.owner.content) != self.keys:
+        if not self.done and self.owner.changes != self.changes and list(self.owner.content) != self.keys:
             raise unsupported("unknown-operation", "iteration over a set that changes meanwhile")
         return super().next(cx)
 
@@ -60,10 +60,11 @@ class SetIterator(SequenceIterator):
 class SetValue(Value):
     """real: a set that exists before the frame, which this one is, or was made of: its order is not known.
 
-    content: key -> element. Iteration runs in insertion order, so it is refused where Python's order is another: see `elements`."""
+    content: key -> element. Iteration runs in insertion order, so it is refused where Python's order is another: see `elements`.
+    changes: how often a method that changes sets was called."""
 
     def __init__(self, elements: Sequence[Value], source: Source | None = None, real: set | None = None):
-        self.source, self.real = source, real
+        self.source, self.real, self.changes = source, real, 0
         self.log: list[tuple[Callable, list[Value]]] = []  # changes of a set that exists before the frame
         self.content: dict[Hashable, Value] = {}
         for element in elements:
@@ -108,8 +109,10 @@ class SetValue(Value):
         return builtin_attribute(cx, self, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.source is not None and name in CHANGES:
-            self.note(cx, name, args)
+        if name in CHANGES:
+            self.changes += 1
+            if self.source is not None:
+                self.note(cx, name, args)
         if name == "update":
             for other in args:
                 self.take(cx, other)
