@@ -187,7 +187,7 @@ def marks_an_input(x):
 
 BREAKING = [
     (hooks_with_effects, "sub-graph"),
-    (hooks_an_input, "autograd-call"),
+    (hooks_an_input, "hooks"),
     (removes, "hooks"),
     (changes_what_the_hook_reads, "hooks"),
     (reads_settings, "hooks"),

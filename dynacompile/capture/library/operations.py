@@ -40,6 +40,7 @@ from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleV
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_operator
+from dynacompile.capture.values.type_hints import described, spelled
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.namespaces import MISSING
 
@@ -429,7 +430,7 @@ def same_constants(cx: Context, left: ConstantValue, right: ConstantValue) -> bo
     one, other = left.value, right.value
     if type(one) is not type(other):
         return False
-    if not isinstance(one, (int, float, complex, str, bytes, torch.Size, torch.device, range)) or has_one_object(one) or has_one_object(other):
+    if not isinstance(one, (int, float, complex, str, bytes, torch.Size, torch.device, range, np.generic)) or has_one_object(one) or has_one_object(other):
         return one is other or has_one_object(one) and bool(one == other)
     if one is not other and one != other and not (one != one and other != other):  # two NaN may be one object
         return False
@@ -444,6 +445,8 @@ def subscript(cx: Context, owner: Value, key: Value) -> Value:
         found = owner.special(cx, "__getitem__", [key])
         if found is None and own_method(cx, owner.real, "__class_getitem__") is not None and cx.lookup(type(owner.real), "__getitem__") is MISSING:
             return owner.get_attr(cx, "__class_getitem__").call(cx, [key], {})
+        if found is None and isinstance(key, SequenceValue):  # annotations such as Callable[[int], str]
+            return described(cx, cx.guarded_call(operator.getitem, [owner.real, spelled(cx, key)], {}))
         return cx.pure(operator.getitem, [owner, key], {}) if found is None else found
     return owner.get_item(cx, key)
 

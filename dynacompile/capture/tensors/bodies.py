@@ -98,7 +98,8 @@ class Body:
 
     def reads(self, outputs: Sequence[TensorValue]) -> list[torch.fx.Node]:
         """What the body, ending with these outputs, takes of the graph around it."""
-        nodes = [n for node in self.graph.nodes for n in node.all_input_nodes] + [value.node for value in outputs]
+        given = {value.node: value.fake for value in outputs}  # an input that is given back as it is has no fake until it is asked for
+        nodes = [n for node in self.graph.nodes for n in node.all_input_nodes] + list(given)
         return list(dict.fromkeys(n for n in nodes if n.graph is not self.graph))
 
     def finish(self, outputs: Sequence[TensorValue], around: Sequence[torch.fx.Node]) -> torch.fx.GraphModule:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from dynacompile.capture.values.context import Context
+    from dynacompile.capture.values.writing import Writer
 
 LASTING = frozenset({"ID", "FUNCTION", "TYPE", "TENSOR_MATCH", "MODULE", "GLOBAL_STATE"})
 """Kinds of guards on what a hook may read: what stays as it is until the backward pass, or is a tensor, which the graph keeps."""
@@ -103,7 +104,10 @@ def requires_grad(cx: Context, tensor: TensorValue, args: list[Value], kwargs: d
 
 
 class HandleValue(Value):
-    """What register_hook returns."""
+    """What register_hook returns. place: of the call, which breaks the graph where the program needs the handle itself."""
+
+    def __init__(self, place: Place):
+        self.place = place
 
     def pytype(self) -> type:
         return torch.utils.hooks.RemovableHandle
@@ -117,22 +121,25 @@ class HandleValue(Value):
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("hooks", f"{self.describe()}.{name}()")
 
+    def rebuild(self, out: Writer) -> None:
+        raise HookLeaves(self.place, after=False)
+
 
 def register_hook(cx: Context, tensor: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """The hook becomes a graph of its own, which the gradient goes through. One on an input outlives the graph, and is Python's to register."""
+    """The hook becomes a graph of its own, which the gradient goes through. One on an input outlives the graph, and is registered after it."""
     (hook,) = bind_arguments("register_hook", ["hook"], args, kwargs, {})
     place = cx.frames[-1].code, cx.frames[-1].current.index
-    if tensor.source is not None or cx.bodies or place in cx.manner.no_hooks_at:
+    if cx.bodies or place in cx.manner.no_hooks_at:
         raise unsupported("autograd-call", f"{tensor.describe()}.register_hook()")
     if not tensor.fake.requires_grad:
         raise unsupported("would-raise", f"{tensor.describe()}.register_hook() where it requires no gradient")
 
-    if place in cx.manner.hooks_after:
-        if not isinstance(hook, FunctionValue):
+    if place in cx.manner.hooks_after or tensor.source is not None:
+        if not isinstance(hook, FunctionValue) and not (isinstance(hook, BoundMethod) and hook.owner.source is not None):
             raise unsupported("hooks", f"{tensor.describe()}, which leaves the graph, with {hook.describe()},")
         cx.effects.defer(register, [tensor, hook], cx.frames[0].current.position)
         cx.state(Hooks).later.append(LaterHook(tensor, cx.recorder.version(tensor.fake), place))
-        return HandleValue()
+        return HandleValue(place)
 
     def example(fake: torch.Tensor) -> torch.Tensor:
         with cx.recorder.mode:
@@ -155,7 +162,7 @@ def register_hook(cx: Context, tensor: TensorValue, args: list[Value], kwargs: d
 
     step = TensorHook(lambda grad, rest: next(iter(body.run((grad,), rest)[0]), None))
     cx.recorder.effect("call_function", step, (tensor.node, *body.rest), None)
-    return HandleValue()
+    return HandleValue(place)
 
 
 def register(tensor: torch.Tensor, hook: Callable[[torch.Tensor], Any]) -> None:

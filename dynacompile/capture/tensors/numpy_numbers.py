@@ -13,10 +13,12 @@ import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.ir.source import Applied, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -26,9 +28,9 @@ KNOWN = (*NUMBERS, np.bool_)
 FUNCTIONS = """
     all allclose amax amin any append arange argmax argmin argsort argwhere around array array_equal array_split asarray atleast_1d atleast_2d average
     bincount broadcast_to ceil clip column_stack concatenate convolve corrcoef count_nonzero cov cross cumprod cumsum deg2rad diag diagonal diff digitize dot
-    einsum empty empty_like expand_dims eye fix flatnonzero flip fliplr flipud floor full full_like geomspace
+    can_cast einsum empty empty_like expand_dims eye fix flatnonzero flip fliplr flipud floor full full_like geomspace
     hanning hstack histogram identity indices inner interp intersect1d
-    isclose isin isscalar kron linspace logspace max mean median meshgrid min moveaxis nan_to_num ndim nonzero ones ones_like outer pad percentile
+    isclose isin isscalar issubdtype kron linspace logspace max mean median meshgrid min moveaxis nan_to_num ndim nonzero ones ones_like outer pad percentile
     polyfit polyval prod ptp quantile rad2deg ravel repeat reshape roll rot90 round searchsorted shape size sort split squeeze stack std sum swapaxes take
     take_along_axis tensordot tile trace transpose tri tril triu triu_indices tril_indices unique unravel_index unwrap vander var vdot vstack where zeros
     zeros_like
@@ -56,6 +58,17 @@ class NumpyNumber(ConstantValue):
         if not hasattr(self.value, name):
             raise raises(AttributeError, f"'numpy.{type(self.value).__name__}' object has no attribute {name!r}")
         return computed(cx, getattr(self.value, name), args, kwargs)
+
+
+@wraps(*KNOWN)
+def wrap_number(cx: Context, real: np.generic, source: Source) -> Value:
+    """One that exists before the frame: a constant of the entry, until it is seen to change from call to call."""
+    cx.guard("TYPE", source, type(real))
+    number, plain = real.item(), Applied(source, np.generic.item, ".item()")
+    if not isinstance(number, bool) and cx.symbolic_number(number, plain) is not None:
+        return RefusedValue(real, "unknown-object", source, f"{source.text()} ({type(real).__name__}), which changes from call to call,")
+    cx.guard("EQUALS", plain, number)
+    return NumpyNumber(real, source)
 
 
 def number_of(real: np.generic) -> Value:

@@ -31,7 +31,7 @@ from dynacompile.capture.values.own_methods import IN_C, is_own, own_method, ref
 from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.rows import HANDLERS, handles, row_of
-from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple, reads_as_tuple
+from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple, is_structseq, reads_as_tuple
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.namespaces import MISSING
@@ -212,6 +212,8 @@ class ClassValue(Value):
             return self.make_namedtuple(cx, args, kwargs)
         if issubclass(self.real, torch.Tensor):
             return HANDLERS[torch.Tensor.__new__](cx, [self, *args], kwargs)
+        if is_structseq(self.real) and len(args) == 1 and not kwargs:
+            return self.make_structseq(args[0].elements(cx))
         if is_dict_class(self.real):
             return made_dict_object(self.real)
         if is_list_class(self.real):
@@ -241,6 +243,12 @@ class ClassValue(Value):
         if len(args) > len(fields) or set(bound) - set(fields) or any(f not in bound and f not in defaults for f in fields):
             raise unsupported("would-raise", f"wrong arguments for {self.describe()}")
         return TupleValue([bound[f] if f in bound else cx.of(defaults[f]) for f in fields], self.real)
+
+    def make_structseq(self, items: list[Value]) -> Value:
+        real: Any = self.real
+        if len(items) != real.n_sequence_fields:
+            raise unsupported("would-raise", f"{self.describe()} of {len(items)} elements")
+        return TupleValue(items, real)
 
     def argument(self) -> tuple[Any, Any]:
         return self.real, self.real

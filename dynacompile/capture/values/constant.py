@@ -36,7 +36,7 @@ CONSTANT_TYPES = frozenset((*BY_VALUE, *BY_IDENTITY, type(None)))
 # Immutable, too, and known by identity where they come from outside; guards can't tell two of them that are equal.
 OTHERS_BY_IDENTITY = (
     *(re.Pattern, re.Match, struct.Struct, decimal.Decimal, datetime.timedelta, datetime.date, datetime.time, datetime.timezone),
-    *(type(sys.version_info), type(sys.flags), type(sys.float_info)),
+    *(type(sys.version_info), type(sys.flags), type(sys.float_info), torch.torch_version.TorchVersion),
 )
 DTYPES_OF_NUMPY = tuple(type(np.dtype(code)) for code in "?bhilqBHILQefdgFD")
 OTHER_CONSTANTS = frozenset((*OTHERS_BY_IDENTITY, *DTYPES_OF_NUMPY))

@@ -421,6 +421,11 @@ def reads_as_tuple(cls: type) -> bool:
     return all(getattr(cls, name) is getattr(tuple, name) for name in OF_TUPLES) and not hasattr(cls, "__bool__")
 
 
+def is_structseq(cls: type) -> bool:
+    """Whether a class is a tuple with named elements that C makes, all of which are elements of the tuple, such as torch.return_types.max."""
+    return cls.__bases__ == (tuple,) and hasattr(cls, "n_unnamed_fields") and cls.n_fields == cls.n_sequence_fields and reads_as_tuple(cls)  # type: ignore[attr-defined]
+
+
 def is_namedtuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields") and cls.__new__ is not tuple.__new__ and reads_as_tuple(cls)
 

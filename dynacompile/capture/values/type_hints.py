@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections.abc
+import operator
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -13,14 +15,17 @@ from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
-from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.sequence import SequenceValue, TupleValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
-SPELLED = (typing.Union, typing.List, typing.List[int], typing.Union[int, str], typing.Literal[1])  # noqa: UP006, UP007
+SPELLED = (
+    *(typing.Union, typing.List, typing.List[int], typing.Union[int, str], typing.Literal[1]),  # noqa: UP006, UP007
+    *(typing.Callable, typing.Callable[[int], int], collections.abc.Callable[[int], int], typing.Tuple, typing.Annotated[int, 1]),  # noqa: UP006
+)
 FORMS = tuple(type(form) for form in SPELLED)
 HINTS = tuple(dict.fromkeys((*FORMS, types.UnionType, types.GenericAlias, typing.NewType)))  # annotations that are objects of their own kinds
 
@@ -39,6 +44,20 @@ class HintValue(ConstantValue):
         if isinstance(made, ObjectValue):
             made.set_attr(cx, "__orig_class__", self)
         return made
+
+    def get_item(self, cx: Context, key: Value) -> Value:
+        """Typing's forms make immutable objects of what they are given, and keep nothing."""
+        return HintValue(cx.guarded_call(operator.getitem, [self.value, spelled(cx, key)], {}))
+
+
+def spelled(cx: Context, key: Value) -> Any:
+    """What stands in the brackets of an annotation: constants, and lists and tuples of these."""
+    if isinstance(key, SequenceValue) and key.cls in (list, tuple):
+        return key.cls(spelled(cx, item) for item in key.elements(cx))
+    if isinstance(key, ObjectValue) and isinstance(key.real, (typing.TypeVar, typing.ParamSpec)) and key.source is not None:
+        cx.guard("ID", key.source, identity(key.real))
+        return key.real
+    return hint(key)
 
 
 @wraps(*HINTS)
