@@ -13,13 +13,12 @@ from dynacompile.env import Env
 from dynacompile.errors import BackendError, Unsupported
 from dynacompile.interop import inductor_call
 from dynacompile.ir.captured import Captured
-from dynacompile.ir.symbolic_graphs import picked
+from dynacompile.ir.symbolic_graphs import picked, write_code
 from dynacompile.markers import disable
 from dynacompile.ops.module_hooks import HookStep, refusal
 from dynacompile.ops.regions import FORMS, with_regions
 from dynacompile.pipeline import GraphCall, compile_graph, trace_graph
 from dynacompile.private import of_torch
-from dynacompile.private.of_torch import LazyGraphModule
 
 
 def default(captured: Captured, env: Env) -> GraphCall:
@@ -166,7 +165,7 @@ def with_code(backend: Callable[[Captured, Env], GraphCall]) -> Callable[[Captur
 
     def call(captured: Captured, env: Env) -> GraphCall:
         if (graph := captured.graph) is not None:
-            LazyGraphModule.force_recompile(graph)
+            write_code(graph)
         return backend(captured, env)
 
     return call

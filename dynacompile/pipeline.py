@@ -42,14 +42,13 @@ from dynacompile.ir.rounds import is_again, unroll
 from dynacompile.ir.schedule import Schedule
 from dynacompile.ir.segments import depends_on_values
 from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
-from dynacompile.ir.symbolic_graphs import executable
+from dynacompile.ir.symbolic_graphs import executable, write_code
 from dynacompile.lower import lower
 from dynacompile.markers import disable
 from dynacompile.measuring import choice
 from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import has_wrappers
 from dynacompile.private import of_torch
-from dynacompile.private.of_torch import LazyGraphModule
 from dynacompile.runtime import Told, chain, differentiable, in_stages, keeping_primals, laid_out, link, record, with_plain, with_wrappers
 from dynacompile.schedule import schedule, schedule_parts
 from dynacompile.watchdog import together, watched
@@ -350,7 +349,7 @@ def given(call: GraphCall) -> GraphCall:
 def code_of(graph: torch.fx.GraphModule) -> GraphCall:
     """A graph as a function, written now: a graph module that has to write its code first would be called as a module, with the hooks of all modules."""
     module = executable(graph)
-    LazyGraphModule.force_recompile(module)
+    write_code(module)
     return disable(module.forward)
 
 

@@ -22,7 +22,7 @@ from dynacompile.events import AttentionFound
 from dynacompile.ops.attention import by_operator
 from dynacompile.ops.attention_kernels import DEVICES
 from dynacompile.ops.flexible_attention import Flexible, FlexibleKernel
-from dynacompile.private.of_torch import FakeTensor
+from dynacompile.private.of_torch import FakeTensor, LazyGraphModule
 
 Node = torch.fx.Node
 LAYERS = {F.multi_head_attention_forward: inspect.signature(F.multi_head_attention_forward)}
@@ -48,7 +48,7 @@ def with_attention_kernels(graph: torch.fx.GraphModule, env: Env, kept: Mapping[
             placed = copies[node]
             placed.op, placed.target = "call_function", target
             placed.args, placed.kwargs = torch.fx.node.map_arg(args, copies.__getitem__), {}
-    return torch.fx.GraphModule(graph, copied), told
+    return LazyGraphModule(graph, copied), told
 
 
 def event_of(chain: Chain, env: Env) -> AttentionFound:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from dynacompile.env import Env
 from dynacompile.events import LossChunked
 from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_indexed, hold_linear, hold_product, hold_reshaped, hold_same, logsumexp_of, loss_of
-from dynacompile.private.of_torch import FakeTensor
+from dynacompile.private.of_torch import FakeTensor, LazyGraphModule
 
 Node = torch.fx.Node
 LIMITS = {"cuda": 1 << 30, "cpu": 1 << 26}
@@ -72,7 +72,7 @@ def with_chunked_losses(graph: torch.fx.GraphModule, env: Env) -> torch.fx.Graph
             placed = places[node]
             placed.op, placed.target = "call_function", target
             placed.args, placed.kwargs = torch.fx.node.map_arg(args, places.__getitem__), {}
-    return torch.fx.GraphModule(graph, copied)
+    return LazyGraphModule(graph, copied)
 
 
 def region_of(node: Node, env: Env) -> Region | None:

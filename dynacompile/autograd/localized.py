@@ -78,7 +78,7 @@ def written_by(local: Local, graph: torch.fx.GraphModule, fakes: Sequence[object
         for node in graph.graph.nodes:
             if node.op != "placeholder":
                 local.copy(node)
-    return torch.fx.GraphModule(graph, local.graph)
+    return of_torch.LazyGraphModule(graph, local.graph)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ BREAKS: dict[str, Row] = {
     "to-python": Row("{} turns a tensor into a Python value", "keep the value a tensor, or compute it outside of the compiled region"),
     "data-dependent-branch": Row("a branch depends on the values of a tensor ({})", "use torch.where or torch.cond"),
     "data-dependent-shape": Row("the shape of {}'s result depends on values", "use a masked variant with a fixed shape"),
+    "caught-error": Row("{} may raise, by its values, what a clause around it takes", "move the operation out of the `try` block"),
     "unknown-function": Row("{} is not known to capture", "call it outside of the compiled region"),
     "collective": Row("{} talks to other processes", "use torch.distributed._functional_collectives, or call it outside of the compiled region"),
     "unknown-object": Row("{} is not modelled by capture", "use plain tensors, numbers, lists, tuples, dicts or nn.Module attributes here"),

@@ -18,6 +18,7 @@ import dynacompile.capture.tensors.override_rows  # noqa: F401 - as above
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.bytecode import CodeCache
 from dynacompile.capture.effects import Effects
+from dynacompile.capture.frames.catching import refuse_caught
 from dynacompile.capture.frames.interpreter import Choosing, Looping, SymbolicFrame, Watching, inline
 from dynacompile.capture.frames.repeats import Facts, Repeats
 from dynacompile.capture.frames.rounds import Rounds
@@ -299,6 +300,7 @@ class Trace:
         if "generator" in kwargs and (made := drawn(self, kind, target, args, kwargs)) is not None:
             return made
         self.effects.random.check(target)
+        refuse_caught(self.frames, target, args)
         made = self.recorder.op(kind, target, args, kwargs)
         if self.effects.settings.fills(self, target):
             fill(self, made)

@@ -117,7 +117,8 @@ bool state_holds(const StateCheck& check) {
     for (int i = 0; i < 2; i++) {
         if (autocast_dtype(keys, i) != check.autocast[i]) return false;
     }
-    bool functorch = keys.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || keys.included_.has(c10::DispatchKey::Tracer) || in_forward_ad();
+    bool functorch = keys.included_.has(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) || keys.included_.has(c10::DispatchKey::VmapMode) ||
+                     keys.included_.has(c10::DispatchKey::Tracer) || in_forward_ad();
     return functorch == check.functorch && static_cast<int8_t>(c10::get_default_dtype_as_scalartype()) == check.default_dtype &&
            context.deterministicAlgorithms() == check.deterministic && static_cast<int>(thread.functions->*member_of(FunctionModesDisabled())) == check.torch_function &&
            same_function_modes(*thread.functions, check.function_modes) && TorchDispatchModeTLS::stack_len() == check.dispatch_modes &&

@@ -147,7 +147,7 @@ class GlobalState:
 
     autocast: (enabled, dtype) per AUTOCAST_DEVICES, the dtype None where not enabled. function_modes: the torch-function modes themselves, outermost first.
     torch_function: 0 enabled, 1 disabled for subclasses, 2 disabled. dispatch_modes: their number. module_hooks: number of hooks for all modules.
-    functorch: a transform of torch.func, or a level of forward-mode differentiation, is active.
+    functorch: a transform of torch.func, the vmap of autograd's own, or a level of forward-mode differentiation, is active.
     """
 
     grad_mode: bool
@@ -240,6 +240,12 @@ def memory_range(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + count * itemsize  # type: ignore[return-value]
 
 
+def in_batches_of_gradients() -> bool:
+    """Whether the vmap is active that autograd has of its own, for gradients of several at once."""
+    key = of_torch.dispatch_key_parse("VmapMode")
+    return bool(of_torch.dispatch_tls_local_include_set().has(key))
+
+
 def global_state() -> GlobalState:
     """The state now; to be taken before the capture enters modes of its own."""
     return GlobalState(
@@ -251,6 +257,6 @@ def global_state() -> GlobalState:
         torch_function=0 if of_torch.is_torch_function_enabled() else 2 if of_torch.is_torch_function_all_disabled() else 1,
         function_modes=tuple(of_torch.get_current_function_mode_stack()),
         dispatch_modes=of_torch.len_torch_dispatch_stack(),
-        functorch=of_torch.peek_interpreter_stack() is not None or of_torch.is_tracing() or forward_ad._current_level >= 0,
+        functorch=of_torch.peek_interpreter_stack() is not None or in_batches_of_gradients() or of_torch.is_tracing() or forward_ad._current_level >= 0,
         module_hooks=sum(map(len, GLOBAL_HOOKS)),
     )

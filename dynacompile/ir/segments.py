@@ -166,7 +166,7 @@ def finished(graph: torch.fx.GraphModule, growing: Growing, place: Mapping[Node,
     refuse_views(growing.inputs)
     symbols = inputs_for_symbols(growing, before)
     fakes = (*values, *(number_at(node, dim) for node, dim in symbols))
-    return [Segment(torch.fx.GraphModule(graph, growing.graph), fakes, tuple(growing.inputs), symbols, outputs)]
+    return [Segment(of_torch.LazyGraphModule(graph, growing.graph), fakes, tuple(growing.inputs), symbols, outputs)]
 
 
 def refuse_views(inputs: Sequence[Node]) -> None:

@@ -13,7 +13,7 @@ import torch.fx
 from dynacompile.errors import Unsupported
 from dynacompile.ir.expressions import MEANINGS, OPERATIONS
 from dynacompile.ir.shapes import as_static
-from dynacompile.private.of_torch import FakeTensor
+from dynacompile.private.of_torch import FakeTensor, LazyGraphModule
 
 
 def required(condition: bool, message: str | None) -> None:
@@ -101,6 +101,19 @@ def free_symbols(value: Any) -> Iterator[Any]:
         yield from free_symbols(list(value.values()))
 
 
+def write_code(module: torch.fx.GraphModule) -> None:
+    """Writes a graph's Python now. Where fx has no text for a function or an argument, as for `torch.ops.aten.random_.from`, it is interpreted."""
+    try:
+        LazyGraphModule.force_recompile(module)
+    except (RuntimeError, SyntaxError):
+        module._code = "\n".join(f"{node.name} = {node.target}{node.args}" for node in module.graph.nodes)
+        type(module).forward = interpreted  # type: ignore[method-assign]  # each graph module has a class of its own
+
+
+def interpreted(module: torch.fx.GraphModule, *inputs: Any) -> Any:
+    return torch.fx.Interpreter(module).run(*inputs)
+
+
 def executable(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph in a form that Python can run: the symbolic ints among its arguments are computed from its inputs. Itself where there are none."""
     if not any(True for n in module.graph.nodes for _ in symbolic_numbers((n.args, n.kwargs))):
@@ -132,4 +145,4 @@ def executable(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
         copies[node].meta = dict(node.meta)
         if node.op == "placeholder":
             inputs.append(copies[node])
-    return torch.fx.GraphModule(module, graph)
+    return LazyGraphModule(module, graph)

@@ -63,6 +63,7 @@ add(
     DispatchKey="torch._C.DispatchKey",
     DispatchKeySet="torch._C.DispatchKeySet",
     functionalize_key="torch._C.DispatchKey.Functionalize",
+    dispatch_key_parse="torch._C._dispatch_key_parse",
     ExcludeDispatchKeyGuard="torch._C._ExcludeDispatchKeyGuard",
     ForceDispatchKeyGuard="torch._C._ForceDispatchKeyGuard",
     dispatch_has_kernel_for_dispatch_key="torch._C._dispatch_has_kernel_for_dispatch_key",

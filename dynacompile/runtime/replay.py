@@ -20,7 +20,7 @@ import torch.fx
 
 from dynacompile.ir.expressions import given as real
 from dynacompile.ir.graphs import Fresh, Made, RuntimeContract, Settled, Stage, Target, ViewOfOutput, output_args
-from dynacompile.ir.symbolic_graphs import executable
+from dynacompile.ir.symbolic_graphs import executable, write_code
 from dynacompile.markers import disable
 from dynacompile.native import core as native_core
 from dynacompile.ops.backward_steps import TensorHook
@@ -113,7 +113,9 @@ class Replay:
             if self.below:
                 needed = {place[1] for place in self.places if place is not None}
                 graph = going_on_from(graph, self.below, None if self.again.draws or self.again.writes else needed, self.again.settled)
-            self._run = disable(executable(graph).forward)
+            graph = executable(graph)
+            write_code(graph)
+            self._run = disable(graph.forward)
         return self._run
 
     @property
@@ -298,7 +300,7 @@ def going_on_from(module: torch.fx.GraphModule, outputs: Sequence[int], needed: 
         for node in reversed(list(graph.nodes)):
             if not node.users and node.op in ("call_function", "call_method", "get_attr") and isinstance(node.meta.get("val"), (torch.Tensor, tuple, list)):
                 graph.erase_node(node)
-    return torch.fx.GraphModule(module, graph)
+    return of_torch.LazyGraphModule(module, graph)
 
 
 class Sampled(torch.autograd.Function):

@@ -37,9 +37,12 @@ def functional_call(cx: Context, args: list[Value], kwargs: dict[str, Value]) ->
     for part in given.elements(cx) if isinstance(given, SequenceValue) else [given]:
         if not isinstance(part, DictLike):
             raise unsupported("autograd-call", f"functional_call with {part.describe()}")
-        tensors |= {str(name): part.at(cx, name) for name in part.keys(cx)}
+        own = {str(name): part.at(cx, name) for name in part.keys(cx)}
+        if tensors.keys() & own.keys():
+            raise unsupported("would-raise", "functional_call with dictionaries that have a name in common")
+        tensors |= own
     if tied.truth(cx):
-        tensors |= tied_names(module.real, tensors)
+        tensors |= tied_names(cx, module.real, tensors)
     if strict.truth(cx) and tensors.keys() != own_tensors(module.real).keys():
         raise unsupported("would-raise", f"functional_call of {module.describe()} with other names than its own")
     positional = inputs.elements(cx) if isinstance(inputs, TupleValue) else [inputs]
@@ -47,10 +50,13 @@ def functional_call(cx: Context, args: list[Value], kwargs: dict[str, Value]) ->
         return module.call(cx, positional, keywords(cx, named) if isinstance(named, DictLike) else {})
 
 
-def tied_names(real: torch.nn.Module, tensors: dict[str, Value]) -> dict[str, Value]:
+def tied_names(cx: Context, real: torch.nn.Module, tensors: dict[str, Value]) -> dict[str, Value]:
     """Other names of the replaced tensors."""
     own = own_tensors(real)
-    replaced = {id(own[name]): value for name, value in tensors.items() if name in own}
+    replaced: dict[int, Value] = {}
+    for name, value in tensors.items():
+        if name in own and not cx.is_same(replaced.setdefault(id(own[name]), value), value):
+            raise unsupported("would-raise", f"functional_call with two tensors for the one that {name!r} is a name of")
     return {name: replaced[id(t)] for name, t in own.items() if id(t) in replaced and name not in tensors}
 
 

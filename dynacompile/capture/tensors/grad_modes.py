@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class GradModeContext(RepeatableContext):
     """torch.no_grad(), torch.enable_grad(), torch.set_grad_enabled(mode)."""
 
+    enters_each_step = True
+
     def __init__(self, cls: type, mode: bool, before: bool | None = None):
         self.cls, self.mode, self.before = cls, mode, before
 

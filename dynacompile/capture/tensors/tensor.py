@@ -11,6 +11,7 @@ import torch.fx
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.tensors.tensor_scalars import with_tensor_scalar
+from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import bind_descriptor
@@ -220,6 +221,8 @@ class TensorValue(GraphTensor):
             return found
         if name == "is_leaf" and self.real is not None:
             return ConstantValue(self.is_leaf(cx))
+        if name == "requires_grad" and self.sample.requires_grad and self.sample._is_view() and cx.recorder.is_inference(self.sample):
+            return ConstantValue(False)  # unlike a view that is made under no_grad, one of an inference tensor does not say what its base says
         if name in FACTS:
             return cx.of(getattr(self.sample, name))
         if name in VIEWS:
@@ -448,7 +451,8 @@ class TensorValue(GraphTensor):
         refused = is_view and (name == "detach_" or self.fake.requires_grad)  # autograd may not let such a view be changed
         refused = refused or (not is_view and self.fake.requires_grad and shares_input(cx, self.fake))  # a view of it would be one of the input
         is_forgetting = name == "detach_" and self.fake.requires_grad and bool(self.node.users)  # what was computed of it can't be differentiated any more
-        if self.source is not None or refused or is_forgetting:
+        outside = cx.recorder.is_inference(self.fake) and not cx.state(TorchModes).inference  # an inference tensor's metadata is as good as written
+        if self.source is not None or refused or is_forgetting or outside:
             return self.refuse(name)
         view = cx.op("call_method", BECOMING[name], [self, *args], kwargs)
         if name != "detach_" and (self.fake.requires_grad or torch.is_grad_enabled()):  # what keeps the tensor for a gradient sees a write

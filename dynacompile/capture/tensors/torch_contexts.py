@@ -56,6 +56,8 @@ class AutocastContext(RepeatableContext):
 class InferenceContext(RepeatableContext):
     """torch.inference_mode(mode) that starts inside the frame: nothing is recorded for gradients. What is made in it are inference tensors."""
 
+    enters_each_step = True
+
     def __init__(self, mode: bool):
         self.mode = mode
         self.before: list[tuple[bool, bool, tuple | None]] = []

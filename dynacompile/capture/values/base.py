@@ -208,10 +208,13 @@ class IteratorValue(Value):
 
 
 def has_finalizer(real: Any) -> bool:
-    """Whether Python runs code when the last reference to an object goes: its class has a `__del__`, or a weak reference calls a function."""
+    """Whether something happens when the last reference to an object goes: its class has a `__del__`, or a weak reference calls a function. A node of
+    autograd's loses its hooks, where nothing else holds it."""
     if is_a(real, (torch.Tensor, torch.nn.Module)):
         return False
-    return defines(type(real), "__del__") or any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
+    if any(defines(type(real), name) for name in ("__del__", "register_prehook")):
+        return True
+    return any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
 
 
 class Lazy(Value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,9 @@ class ContextValue(Value):
 
 
 class RepeatableContext(ContextValue):
-    """A manager that decorates functions, too: each call of the function enters a manager of its own."""
+    """A manager that decorates functions, too: each call of the function enters a manager of its own. enters_each_step: of a generator, each step does."""
+
+    enters_each_step = False
 
     def again(self) -> ContextValue:
         """A manager like this one, not entered yet."""
@@ -97,6 +100,8 @@ class RepeatableContext(ContextValue):
         """As a decorator."""
         if len(args) != 1 or kwargs or not isinstance(args[0], CallableValue):
             raise unsupported("context-manager", f"{self.describe()} as a decorator inside the frame")
+        if self.enters_each_step and isinstance(args[0], FunctionValue) and args[0].code.co_flags & inspect.CO_GENERATOR:
+            raise unsupported("context-manager", f"{self.describe()} as the decorator of a generator")
         return DecoratedValue(self, args[0])
 
 

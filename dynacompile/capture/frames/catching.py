@@ -1,0 +1,129 @@
+"""Operations whose errors depend on values, where the frame may take what they raise.
+
+A graph runs after the frame was followed, so what an operation of it raises comes past the frame's own `except` clauses. An operation that may raise
+within one that would take its error is left to Python. Blocks that only clean up (`finally`, `with`) see the error too late as well, but let it pass.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.tensors.tensor import TensorValue
+from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.cpython.instructions import Handler, Instr
+from dynacompile.ir.namespaces import MISSING
+
+if TYPE_CHECKING:
+    from dynacompile.capture.bytecode import Decoded
+    from dynacompile.capture.frames.interpreter import SymbolicFrame
+    from dynacompile.capture.values.base import Value
+
+ERRORS = (IndexError, RuntimeError)
+OF_MATRICES = frozenset(
+    """
+    cholesky cholesky_inverse cholesky_solve eig eigh eigvals eigvalsh inv inverse ldl_factor lstsq lu_factor matrix_power matrix_rank pinv pinverse solve
+    solve_triangular svd svdvals tensorinv tensorsolve
+    """.split()
+)
+OF_NUMBERS = frozenset(
+    """
+    bernoulli bernoulli_ binary_cross_entropy bincount binomial ctc_loss histc masked_scatter masked_scatter_ max_unpool1d max_unpool2d max_unpool3d
+    multinomial normal one_hot poisson repeat_interleave
+    """.split()
+)
+AT_PLACES = frozenset(
+    """
+    cross_entropy embedding embedding_bag gather index_add index_add_ index_copy index_copy_ index_fill index_fill_ index_put index_put_ index_reduce
+    index_reduce_ index_select multi_margin_loss multilabel_margin_loss nll_loss put put_ scatter scatter_ scatter_add scatter_add_ scatter_reduce
+    scatter_reduce_ take take_along_dim
+    """.split()
+)
+"""These raise on CPUs alone."""
+SUBSCRIPTS = (operator.getitem, operator.setitem)
+LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_CHECK", "BUILD_TUPLE"})
+
+
+def refuse_caught(frames: Sequence[SymbolicFrame], target: Any, args: Sequence[Value]) -> None:
+    """Breaks the graph where a clause around an operation may take what it raises."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if not may_raise(target, name.removeprefix("linalg_"), args):
+        return
+    for frame in frames:
+        if any(takes(frame, handler) for handler in handlers_around(frame.decoded, frame.current)):
+            raise unsupported("caught-error", name)
+
+
+def may_raise(target: Any, name: str, args: Sequence[Value]) -> bool:
+    if name in OF_MATRICES or name in OF_NUMBERS:
+        return True
+    places = target in SUBSCRIPTS and len(args) > 1 and has_places(args[1])
+    return (places or name in AT_PLACES) and any(isinstance(a, TensorValue) and a.fake.device.type == "cpu" for a in args)
+
+
+def has_places(key: Value) -> bool:
+    parts = key.items if isinstance(key, SequenceValue) else [key]
+    return any(isinstance(part, TensorValue) and part.sample.dim() > 0 and part.sample.dtype != torch.bool for part in parts)
+
+
+def handlers_around(decoded: Decoded, instr: Instr) -> Iterator[Handler]:
+    """What the exception table has for an instruction, innermost first."""
+    seen: set[int] = set()
+    handler = decoded.handler_of(instr)
+    while handler is not None and handler.target.index not in seen:
+        seen.add(handler.target.index)
+        yield handler
+        handler = decoded.handler_of(handler.target)
+
+
+def takes(frame: SymbolicFrame, handler: Handler) -> bool:
+    """Whether a handler is an `except` clause for one of the errors. One that can't be read counts as such."""
+    instrs, at = frame.decoded.instrs, handler.target.index
+    if instrs[at].op != "PUSH_EXC_INFO":
+        return False
+    at += 1
+    if instrs[at].op == "POP_TOP":  # `except:`
+        return True
+    while True:
+        begin = at
+        while instrs[at].op in LOADS:
+            at += 1
+        if any(one.op == "CHECK_EG_MATCH" for one in instrs[begin : begin + 10]):
+            return True
+        if instrs[at].op != "CHECK_EXC_MATCH":  # `finally:`, `with`, or what follows the last clause
+            return False
+        if matches(named(frame, instrs[begin:at])):
+            return True
+        jump = next(one for one in instrs[at:] if one.op.startswith("POP_JUMP"))
+        if jump.target is None:
+            return True
+        at = jump.target.index
+
+
+def named(frame: SymbolicFrame, loads: Sequence[Instr]) -> Any:
+    """What the instructions before a match load; MISSING where that is not read off the names."""
+    names, found = frame.code.co_names, []
+    for instr in loads:
+        if instr.op == "LOAD_GLOBAL":
+            name = names[instr.arg >> 1]
+            found.append(frame.scope.table.get(name, frame.cx.builtins.get(name, MISSING)))
+        elif instr.op == "LOAD_ATTR" and isinstance(found[-1], type(torch)):
+            found[-1] = vars(found[-1]).get(names[instr.arg], MISSING)
+        elif instr.op == "BUILD_TUPLE":
+            found[len(found) - instr.arg :] = [tuple(found[len(found) - instr.arg :])]
+        else:
+            return MISSING
+    return found[-1] if found else MISSING
+
+
+def matches(wanted: Any) -> bool:
+    parts = wanted if isinstance(wanted, tuple) else (wanted,)
+    return any(not isinstance(part, type) or related(part) for part in parts)
+
+
+def related(cls: type) -> bool:
+    return any(issubclass(cls, error) or issubclass(error, cls) for error in ERRORS)

@@ -1,0 +1,264 @@
+"""What torch's own tests found, each of them compiled: errors that the frame takes, modes of generators, inference tensors, nodes of autograd."""
+
+import contextlib
+
+import pytest
+import torch
+from torch._vmap_internals import _vmap  # autograd's own, for gradients of several at once
+
+import dynacompile
+from dynacompile.events import GraphBroke
+from tests.checking import assert_same
+
+LEVELS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+BAD = torch.tensor([[1.0, 2.0], [2.0, 1.0]])  # has no Cholesky factor
+GOOD = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+
+
+def outcome(function, *args):
+    """What it gives or raises."""
+    try:
+        return function(*args)
+    except Exception as error:  # noqa: BLE001 - it is compared
+        return type(error).__name__, str(error)
+
+
+def same(program, *args, backend="eager"):
+    """The events of the compiled program, which gives what the program gives."""
+    dynacompile.reset()
+    breaks = []
+    end = dynacompile.subscribe(lambda event: breaks.append(event) if isinstance(event, GraphBroke) else None)
+    try:
+        got = outcome(dynacompile.compile(program, backend=backend), *args)
+    finally:
+        end()
+    assert_same("outcome", got, outcome(program, *args), None, None)
+    return breaks
+
+
+# errors that depend on values
+
+
+def adds_jitter(a):
+    try:
+        return torch.linalg.cholesky(a)
+    except torch.linalg.LinAlgError:
+        return torch.linalg.cholesky(a + 5 * torch.eye(2))
+
+
+def tries_again(a):
+    for i in range(3):
+        try:
+            factor = torch.linalg.cholesky(a + i * 2 * torch.eye(2))
+            break
+        except (ValueError, RuntimeError):
+            continue
+    return factor * 2
+
+
+def inverse(a):
+    return a.inverse()
+
+
+def of_a_function(a):
+    try:
+        return inverse(a)
+    except Exception as error:  # noqa: BLE001 - as programs write it
+        return a + len(type(error).__name__)
+
+
+def through_a_block(a):
+    try:
+        with torch.no_grad():
+            return torch.linalg.inv(a) + 1
+    except RuntimeError:
+        return a
+
+
+def in_any_clause(a):
+    try:
+        return torch.linalg.solve(a, a)
+    except:  # noqa: E722 - as programs write it
+        return a + 1
+
+
+@LEVELS
+@pytest.mark.parametrize("program", [adds_jitter, tries_again, of_a_function, through_a_block, in_any_clause])
+def test_errors_of_matrices_are_taken_where_they_are_raised(program, backend):
+    for given in (GOOD, BAD, torch.zeros(2, 2)):
+        same(program, given, backend=backend)
+
+
+def looks_up(t, places):
+    try:
+        return t[places] * 2
+    except IndexError:
+        return t * 0
+
+
+def selects(t, places):
+    try:
+        return t.gather(0, places) + 1
+    except Exception:  # noqa: BLE001 - as programs write it
+        return t
+
+
+def draws(p):
+    try:
+        return torch.multinomial(p, 1) * 0
+    except RuntimeError:
+        return p
+
+
+@LEVELS
+def test_errors_of_places_and_numbers_are_taken_where_they_are_raised(backend):
+    for place in (1, 7):
+        same(looks_up, GOOD, torch.tensor([place]), backend=backend)
+        same(selects, GOOD, torch.tensor([[place, 0]]), backend=backend)
+    for p in (1.0, -1.0):
+        same(draws, torch.tensor([p, 1.0]), backend=backend)
+
+
+def takes_another_error(t, places):
+    try:
+        return t[places] * 2
+    except (KeyError, AttributeError):
+        return t
+
+
+def cleans_up(t, places):
+    try:
+        return t[places] * 2
+    finally:
+        t = t + 1
+
+
+def looks_up_first(t, places):
+    row = t[places]
+    try:
+        return row + 1
+    except IndexError:
+        return t
+
+
+@pytest.mark.parametrize("program", [takes_another_error, cleans_up, looks_up_first])
+def test_clauses_that_take_no_such_error_end_no_graph(program):
+    assert not same(program, GOOD, torch.tensor([1]))
+
+
+@pytest.mark.parametrize("program", [adds_jitter, tries_again])
+def test_the_break_is_named(program):
+    assert [event.code for event in same(program, GOOD)][:1] == ["caught-error"]
+
+
+# modes and generators
+
+
+def decorates_a_generator(manager):
+    seen = []
+
+    @manager
+    def numbers():
+        for i in range(2):
+            seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+            yield i
+
+    for _ in numbers():
+        seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))
+    return seen
+
+
+def test_each_step_of_a_generator_is_in_its_mode():
+    for make in (torch.no_grad, torch.enable_grad, torch.inference_mode):
+        for outside in (contextlib.nullcontext, torch.no_grad):
+            with outside():
+                same(lambda: decorates_a_generator(make()))  # noqa: B023 - called at once
+
+
+def views_of_inference_tensors():
+    found = []
+    with torch.inference_mode():
+        for wanted in (True, False):
+            made = torch.ones(1, 2, 3, requires_grad=wanted)
+            for t in (made, made.view(-1), made[0], made * 2):
+                found.append((t.is_inference(), t.requires_grad))
+    return found
+
+
+def changes_inference_tensors(change):
+    with torch.inference_mode():
+        made = torch.ones(1, 2, 3)
+    return change(made)
+
+
+def test_inference_tensors():
+    same(views_of_inference_tensors)
+    changes = [lambda t: t.transpose_(0, 1), lambda t: t.squeeze_(0), lambda t: t.unsqueeze_(0), lambda t: t.swapaxes_(0, 1), lambda t: t.add_(2)]
+    for change in changes:
+        same(changes_inference_tensors, change)
+
+
+# autograd
+
+
+def hooks_an_accumulator(t):
+    seen = []
+    node = t.view_as(t).grad_fn.next_functions[0][0]
+    node.register_prehook(lambda g: (seen.append("before"), (g[0] / 5,))[1])
+    node.register_hook(lambda given, got: seen.append("after"))
+    t.sum().backward()
+    return seen, t.grad
+
+
+@LEVELS
+def test_a_node_in_a_variable_keeps_its_hooks(backend):
+    got, want = (f(torch.ones(3, requires_grad=True)) for f in (dynacompile.compile(hooks_an_accumulator, backend=backend), hooks_an_accumulator))
+    assert_same("hooks", got, want, None, None)
+    assert want[0] == ["before", "after"]
+
+
+def rows_in_one(t):
+    return _vmap(lambda row: row.sin() * 2)(t)
+
+
+@LEVELS
+def test_the_vmap_of_autograds_own(backend):
+    same(rows_in_one, GOOD, backend=backend)
+    t = GOOD.clone().requires_grad_()
+
+    def jacobian(t):
+        return torch.autograd.functional.jacobian(lambda a: a.sin() * a, t, vectorize=True)
+
+    same(jacobian, t, backend=backend)
+
+
+# torch.func.functional_call
+
+
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, t):
+        return self.first(t) + self.second(t)
+
+
+def test_functional_call_refuses_what_torch_refuses():
+    linear, tied, zeros = torch.nn.Linear(2, 2, bias=False), Tied(), torch.zeros(2, 2)
+    same(lambda: torch.func.functional_call(linear, ({"weight": zeros}, {"weight": zeros}), GOOD))
+    same(lambda: torch.func.functional_call(tied, {"first.weight": zeros, "second.weight": zeros + 1}, GOOD))
+    same(lambda: torch.func.functional_call(tied, {"first.weight": zeros, "second.weight": zeros}, GOOD))
+
+
+# what fx has no text for
+
+
+def has_no_text(t):
+    return torch._VF.unique_dim(t, 0), torch.empty(3, dtype=torch.int64).random_(-5, -1) < 0, t.type(torch.DoubleTensor)
+
+
+@LEVELS
+def test_graphs_that_fx_can_not_write_are_interpreted(backend):
+    same(has_no_text, GOOD, backend=backend)
