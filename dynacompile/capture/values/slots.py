@@ -23,6 +23,7 @@ OPERATORS = {method: name for name, method in UNARY.items() if name != "inv"} | 
 OPERATORS |= {methods[0]: name for name, methods in BINARY.items()}
 REFLECTED = {reflected: name for name, (method, reflected) in BINARY.items() if reflected not in OPERATORS}
 BY_IDENTITY = {"__eq__": True, "__ne__": False}  # what object's own give of the object itself
+BY_NAME = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
 BUILTINS: dict[str, Callable] = {"__str__": str, "__repr__": repr, "__hash__": hash, "__bool__": bool, "__len__": len, "__iter__": iter}
 
 
@@ -37,6 +38,8 @@ def slot_method(cx: Context, value: Value, name: str, args: list[Value]) -> Valu
         return by_operator(cx, value, name, args, raw.__objclass__)
     if name in BUILTINS and not args:
         return HANDLERS[BUILTINS[name]](cx, [value], {})
+    if name in BY_NAME and not (args and issubclass(args[0].pytype(), str)):
+        return None
     match name, args:
         case "__call__", _:
             return value.call(cx, args, {})
