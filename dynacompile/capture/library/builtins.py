@@ -221,6 +221,8 @@ def row_set(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(frozenset)
 def row_frozenset(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args and isinstance(args[0], ConstantValue) and type(args[0].value) is frozenset:
+        return args[0]
     return cx.pure(frozenset, [TupleValue(a.elements(cx)) for a in args], kwargs)
 
 

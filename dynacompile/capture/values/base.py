@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import decimal
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -215,11 +216,19 @@ def stepped(iterator: Iterator[Any], count: int) -> Iterator[Any]:
     return iterator
 
 
+HELD = frozenset({memoryview, decimal.Context})
+"""A view keeps its object from being resized; the flags and traps of a context point into it, and do not hold it."""
+
+
 def has_finalizer(real: Any) -> bool:
-    """Whether Python runs code when the last reference to an object goes: its class has a `__del__`, or a weak reference calls a function."""
+    """Whether others can tell that the last reference to an object goes: its class has a `__del__`, a weak reference calls a function, or it is of HELD."""
     if is_a(real, (torch.Tensor, torch.nn.Module)):
         return False
-    return defines(type(real), "__del__") or any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
+    return (
+        type(real) in HELD
+        or defines(type(real), "__del__")
+        or any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
+    )
 
 
 class Lazy(Value):
