@@ -66,7 +66,7 @@ VALUES = (
 KEYWORDS = ("key", "reverse", "default", "x", "last", "maxlen", "start", "iterable", "value", "sep", "strict", "initial")
 FUNCTIONS = """
 len; sum; max; min; sorted; any; all; list; tuple; set; frozenset; dict; str; bool; int; float; iter; next; reversed; enumerate; zip; map; filter; range; slice;
-isinstance; getattr; hasattr; abs; divmod; pow; round; repr; hash; callable; OrderedDict; defaultdict; Counter; deque; functools.reduce; functools.partial;
+isinstance; getattr; hasattr; abs; divmod; pow; round; repr; callable; OrderedDict; defaultdict; Counter; deque; functools.reduce; functools.partial;
 math.prod; math.sqrt; operator.add; operator.itemgetter; operator.contains; operator.length_hint; operator.countOf; operator.indexOf; operator.is_;
 itertools.count; itertools.cycle; itertools.accumulate; itertools.takewhile; itertools.dropwhile; itertools.filterfalse; itertools.starmap; itertools.compress;
 itertools.groupby; itertools.zip_longest; itertools.chain; itertools.chain.from_iterable; itertools.islice; itertools.product; itertools.repeat;
@@ -176,15 +176,15 @@ def shown(value: Any, depth: int = 0) -> str:
     return repr(value)
 
 
-def without_owner(text: str) -> str:
-    """A message that names a method, without its class: behind a break it names that of the object, where eager names the class that defines the method."""
-    return re.sub(r"\b\w+\.(\w+\(\) )", r"\1", text)
+def comparable(text: str) -> str:
+    """A text without addresses, and without the class in messages that name a method: behind a break that is the object's, in eager the one that defines it."""
+    return re.sub(r" at 0x\w+", "", re.sub(r"\b\w+\.(\w+\(\) )", r"\1", text))
 
 
 def outcome(call: Callable[..., Any], world: dict[str, Any], kind: str) -> str:
     given = () if world["program"].__code__.co_argcount == 1 else (eval(KINDS[kind][0], world),)
     try:
-        return without_owner(shown(call(torch.tensor([0.5, -1.0]), *given)))
+        return comparable(shown(call(torch.tensor([0.5, -1.0]), *given)))
     except Exception as error:  # noqa: BLE001  (the point is to compare it)
         return f"{type(error).__name__}: {error}"
 

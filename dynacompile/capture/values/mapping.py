@@ -282,6 +282,8 @@ def dict_pop(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, V
     found = self.find(cx, key)
     if found is None:
         if default is None:
+            if self.cls is OrderedDict:  # which leaves out a key that is None, or takes a tuple for arguments
+                raise unsupported("would-raise", f"KeyError: {key.describe()}")
             raise missing_key(key)
         return default
     self.del_item(cx, key)
@@ -437,7 +439,11 @@ def wrap_dict(cx: Context, real: dict, source: Source) -> Value:
     if cx.state(OwnDicts).owners.get(id(real)):
         raise unsupported("unknown-object", f"{source.text()}, the __dict__ of an object,")
     content: dict[Hashable, tuple[Value, Value]] = {}
-    for key, value in real.items():
+    try:
+        entries = list(real.items())
+    except KeyError as reason:
+        raise unsupported("unknown-object", f"{source.text()}, whose order has keys that the dict has lost") from reason
+    for key, value in entries:
         if is_identity_key(key):
             content[key] = (cx.wrap(key, Constant(key, repr(key))), Lazy(cx, value, Item(source, key)))
             continue

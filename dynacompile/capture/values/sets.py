@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 RELATIONS = {"issubset": "__le__", "issuperset": "__ge__", "isdisjoint": "isdisjoint"}
+OPERATORS = frozenset("__or__ __and__ __sub__ __xor__ __le__ __lt__ __ge__ __gt__ __eq__ __ne__".split())
 CHANGES = frozenset("add discard remove pop update clear difference_update intersection_update symmetric_difference_update".split())
 
 
@@ -127,6 +128,8 @@ class SetValue(Value):
         return builtin_attribute(cx, self, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name in OPERATORS and not issubclass(args[0].pytype(), (set, frozenset)):
+            return ConstantValue(NotImplemented)
         if name in CHANGES:
             self.changes += 1
             if self.source is not None:

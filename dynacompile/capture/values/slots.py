@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dynacompile.capture.breaks import Raised
 from dynacompile.capture.operator_names import BINARY, INPLACE, UNARY
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
@@ -70,6 +71,9 @@ def by_operator(cx: Context, value: Value, name: str, args: list[Value], owner: 
     """An operator, between values of which the class of the slot knows both."""
     if not all(issubclass(arg.pytype(), owner) for arg in args):
         return None
-    if name in REFLECTED:
-        return cx.operator(REFLECTED[name], [*args, value])
-    return cx.operator(OPERATORS[name], [value, *args])
+    try:
+        return cx.operator(REFLECTED[name], [*args, value]) if name in REFLECTED else cx.operator(OPERATORS[name], [value, *args])
+    except Raised as reason:
+        if reason.cls is TypeError and reason.value is None:  # the message of the slot is another one
+            reason.args_ = None
+        raise
