@@ -28,6 +28,11 @@ class MyDict(dict):
     pass
 
 
+class Worded:
+    def __format__(self, spec):
+        return "worded"
+
+
 class MyOrdered(OrderedDict):
     pass
 
@@ -53,6 +58,7 @@ REFUSED = {
     "a set reversed": lambda: reversed(frozenset({1, 2})),
     "a wrong class to ask for": lambda: isinstance({1}, (3, 1)),
     "a name that is no text": lambda: object.__setattr__(MyDict(), 1, 2),
+    "a format that is no text": lambda: format(Worded(), None),
     "a wrong place in a full deque": lambda: deque([1], 1).insert("", 2),
 }
 

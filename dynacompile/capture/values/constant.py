@@ -145,7 +145,7 @@ class ConstantIterator(IteratorValue):
         return None
 
     def rebuild(self, out: Writer) -> None:
-        if self.index and not self.done and not isinstance(self.value, frozenset):
+        if isinstance(self.value, range) or self.index and not self.done and not isinstance(self.value, frozenset):
             out.callee(iter)
             out.const(self.value)
             out.call(1)
@@ -153,9 +153,9 @@ class ConstantIterator(IteratorValue):
             return
         out.callee(stepped)
         out.callee(iter)
-        out.const(type(self.value)() if self.done and not isinstance(self.value, range) else self.value)
+        out.const(type(self.value)() if self.done else self.value)
         out.call(1)
-        out.const(self.index + self.done)
+        out.const(1 if self.done else self.index)
         out.call(2)
 
 

@@ -188,8 +188,8 @@ def state_of(value: Value) -> StateValue | None:
     """What stands for an iterator in a call of a resume function; None where the object itself is passed."""
     if isinstance(value, GivenIterator):
         return value.state()
-    if isinstance(value, SequenceIterator) and value.sequence.pytype() in KINDS:
-        return StateValue(TupleValue([]), ConstantValue(0)) if value.done else StateValue(value.sequence, ConstantValue(value.index))
+    if isinstance(value, SequenceIterator) and value.holder.pytype() in KINDS:
+        return StateValue(TupleValue([]), ConstantValue(0)) if value.done else StateValue(value.holder, ConstantValue(value.index))
     if isinstance(value, ReversedIterator) and value.holder.pytype() in KINDS:
         return StateValue(TupleValue([]), ConstantValue(0)) if value.done else StateValue(value.holder, ConstantValue(backward(value.index)))
     if isinstance(value, PoolIterator) and (given := value.all()) is not None:
