@@ -20,6 +20,7 @@ from dynacompile.capture.breaks import raises
 from dynacompile.ir.namespaces import class_lookup
 
 IN_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+CALLED = (*IN_C, type)
 DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -154,7 +155,7 @@ def signature_of(function: Any) -> inspect.Signature | None:
 
 def check_call(function: Any, args: Collection[object], kwargs: Collection[str]) -> None:
     """Leaves a call of a function written in C, or of a class, to Python where it does not take so many arguments, or such keywords."""
-    if isinstance(function, (*IN_C, type)):
+    if isinstance(function, CALLED):
         check(function, args, kwargs)
 
 
