@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.object_parts import InstanceDict
 from dynacompile.capture.values.positions import StateValue, can_hand_on
 from dynacompile.cpython.instructions import Handler, Instr
+from dynacompile.ir.guard_facts import is_a
 from dynacompile.ir.source import Source
 
 # Instructions that residual code can run in the frame's stead, by how many values they take from the stack.
@@ -313,13 +316,22 @@ def point_at(frame: SymbolicFrame, index: int, entries: Sequence[bool | Recipe])
         to = decoded.instrs[index].target
         index = index + 1 if to is None else to.index
     live = {s for s in decoded.live_slots(decoded.instrs[index]) if frame.slots[s] is not None}
-    live |= {s for s, value in enumerate(frame.slots) if value is not None and value.ends_late()}
+    live |= {s for s, value in enumerate(frame.slots) if value is not None and (value.ends_late() or is_referred_to(value))}
     if "__class__" in code.co_freevars and code.co_argcount and frame.slots[0] is not None:  # super() looks at the first parameter
         if not isinstance(frame.slots[0], CellValue):
             live.add(0)
         elif calls_super(decoded):
             raise unsupported("rebuild", "the first parameter, which is a closure variable, for super()")
     return ResumePoint(index, tuple(sorted(live)), tuple(entries))
+
+
+def is_referred_to(value: Value) -> bool:
+    """Whether a weak reference, or a proxy, tells how long an object lives that was there before the frame."""
+    real = getattr(value, "real", None)
+    return real is not None and not is_a(real, KEPT_BY_OTHERS) and bool(weakref.getweakrefcount(real))
+
+
+KEPT_BY_OTHERS = (type, types.FunctionType, types.ModuleType, torch.Tensor, torch.nn.Module)
 
 
 def calls_super(decoded: Decoded) -> bool:

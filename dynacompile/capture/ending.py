@@ -18,7 +18,9 @@ from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.contexts import ExitValue, entered_by_hand
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.graph_tensor import GraphTensor
+from dynacompile.capture.values.mapping import DictLike
 from dynacompile.capture.values.positions import StateValue
+from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.ir.source import Applied, Local, Source
 
 
@@ -56,21 +58,36 @@ def start(cx: FrameContext, out: Builder, roots: Sequence[Source] | None, output
         if isinstance(value, ExceptionValue) and value.raised and value.can_be_made() and value.source is None and not out.has(value):
             make_raised(out, value)
     kept = dict.fromkeys((*stored, *values)) if stored or keep else {}
-    for value in kept:
-        for part in parts_of(value):
-            if not isinstance(part, (ExitValue, StateValue)):
-                out.prepare(part)
+    late = after_effects(list(kept))
+    for part in reached_in(list(kept), late):
+        if part not in late and not isinstance(part, (ExitValue, StateValue)):
+            out.prepare(part)
     cx.effects.replay(out)
     for value in kept:
-        if isinstance(value, IteratorValue):
+        if value in late:
             out.prepare(value)
 
 
-def parts_of(value: Value) -> list[Value]:
-    """The value, or what an iterator is made of: the iterator itself goes by the sizes that the effects leave."""
-    if not isinstance(value, IteratorValue) or is_loadable(value):
-        return [value]
-    return [part for child in value.children() for part in parts_of(child)]
+def after_effects(values: list[Value]) -> set[Value]:
+    """Iterators, which go by the sizes that the effects leave, and the containers that hold them."""
+    everything = reached(values)
+    late: set[Value] = {value for value in everything if isinstance(value, IteratorValue) and not is_loadable(value)}
+    holders = [value for value in everything if isinstance(value, (SequenceValue, DictLike)) and not is_loadable(value)] if late else []
+    while found := [value for value in holders if value not in late and not late.isdisjoint(value.children())]:
+        late.update(found)
+    return late
+
+
+def reached_in(values: list[Value], late: set[Value]) -> list[Value]:
+    """The values, and the parts of those that are made late, in their order."""
+    seen: dict[Value, None] = {}
+    work = values[::-1]
+    while work:
+        value = work.pop()
+        if value not in seen:
+            seen[value] = None
+            work.extend(reversed(value.children()) if value in late else ())
+    return list(seen)
 
 
 def decide_cells(cx: FrameContext, values: Sequence[Value], forced: bool) -> bool:

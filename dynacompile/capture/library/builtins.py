@@ -20,7 +20,7 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassValue, SuperValue
-from dynacompile.capture.values.constant import ConstantValue, SliceValue, has_one_object
+from dynacompile.capture.values.constant import ConstantValue, SliceValue, has_one_object, is_none
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.identities import IdValue
 from dynacompile.capture.values.keys import as_keys
@@ -31,6 +31,7 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_function
 from dynacompile.ir.guard_facts import identity
+from dynacompile.ir.namespaces import defines
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -220,6 +221,8 @@ def row_set(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @handles(frozenset)
 def row_frozenset(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args and isinstance(args[0], ConstantValue) and type(args[0].value) is frozenset:
+        return args[0]
     return cx.pure(frozenset, [TupleValue(a.elements(cx)) for a in args], kwargs)
 
 
@@ -238,7 +241,10 @@ make_dict(collections.OrderedDict)
 
 @handles(collections.defaultdict)
 def row_defaultdict(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    made = DictValue({}, collections.defaultdict, None, args[0] if args else ConstantValue(None))
+    factory = args[0] if args else ConstantValue(None)
+    if not is_none(factory) and not defines(factory.pytype(), "__call__"):
+        raise raises(TypeError, "first argument must be callable or None")
+    made = DictValue({}, collections.defaultdict, None, factory)
     for key, value in [*(pairs_of(cx, args[1]) if len(args) > 1 else []), *((ConstantValue(k), v) for k, v in kwargs.items())]:
         made.put(key, value)
     return made

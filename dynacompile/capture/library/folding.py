@@ -54,6 +54,8 @@ def fold(real: Any) -> None:
         for value in (*args, *kwargs.values()):
             if isinstance(value, TensorValue):
                 raise unsupported("to-python", f"{name} of {value.describe()}")
+            if isinstance(value, ConstantValue) and isinstance(value.value, re.RegexFlag) and value.value & re.DEBUG:
+                raise unsupported("print", f"re.{name}() with re.DEBUG")
         return cx.fold(real, args, kwargs)
 
 

@@ -12,15 +12,18 @@ from dynacompile.capture.tensors.number_tensors import extreme_number
 from dynacompile.capture.tensors.read_numbers import ReadNumber, computed
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
-from dynacompile.capture.values.constant import ConstantValue, is_none
+from dynacompile.capture.values.constant import ConstantIterator, ConstantValue, is_none
+from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
-from dynacompile.capture.values.itertools_rows import UNTIL, LazyIterator, until
+from dynacompile.capture.values.itertools_rows import UNTIL, LazyIterator, PoolIterator, until
+from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.object_parts import ObjectIterator
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
-from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue, sort_values
+from dynacompile.capture.values.sequence import ListValue, ReversedIterator, SequenceIterator, SequenceValue, TupleValue, sort_values
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import symbolic_extreme
+from dynacompile.ir.namespaces import defines
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -83,6 +86,14 @@ def row_reversed(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Va
         return value.method(cx, "__reversed__", [], {})
     if isinstance(value, TensorValue) and type(value) is not TensorValue:
         raise unsupported("unknown-operation", f"reversed({value.describe()})")
+    if isinstance(value, ConstantValue) and isinstance(value.value, range):
+        return ConstantIterator(value.value[::-1])
+    if type(value) in (DequeValue, DictView) or isinstance(value, DictLike):
+        return value.method(cx, "__reversed__", [], {})
+    if isinstance(value, SequenceValue) or isinstance(value, ConstantValue) and isinstance(value.value, (str, bytes, tuple)):
+        return ReversedIterator(value, value.length(cx))
+    if not any(defines(value.pytype(), name) for name in ("__reversed__", "__getitem__")):
+        raise unsupported("would-raise", f"reversed({value.describe()})")
     return SequenceIterator(TupleValue(value.elements(cx)[::-1]))
 
 
@@ -106,6 +117,8 @@ def row_sorted(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
 @handles(sum)
 def row_sum(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     values, start = bind_arguments("sum", ["iterable", "start"], args, kwargs, {"start": ConstantValue(0)})
+    if issubclass(start.pytype(), (str, bytes, bytearray)):
+        raise unsupported("would-raise", f"sum() from {start.describe()}")
     items = values.elements(cx)
     if all(isinstance(v, ConstantValue) for v in (start, *items)):  # Python 3.12 adds floats with a smaller error than one by one
         return cx.pure(sum, [ConstantValue([v.constant() for v in items]), start], {})
@@ -127,6 +140,8 @@ def row_prod(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def extremum(real: Any, name: str) -> None:
     @handles(real)
     def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) > 1 and "default" in kwargs:
+            raise unsupported("would-raise", f"{real.__name__}() of several values with a default")
         source = TupleValue(args) if len(args) > 1 else args[0]
         key = kwargs.get("key", ConstantValue(None))
         rest = source.each(cx)
@@ -202,13 +217,17 @@ def row_islice(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 @handles(itertools.product)
 def row_product(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    repeat = kwargs["repeat"].constant() if "repeat" in kwargs else 1
-    pools = [a.elements(cx) for a in args] * repeat
-    return SequenceIterator(TupleValue([TupleValue(c) for c in itertools.product(*pools)]))
+    (repeat,) = bind_arguments("product", ["repeat"], [], kwargs, {"repeat": ConstantValue(1)})
+    pools = [TupleValue(a.elements(cx)) for a in args]
+    cx.pure(refuse_repeat, [repeat], {})
+    return PoolIterator(cx, itertools.product, pools * repeat.constant())
+
+
+def refuse_repeat(repeat: Any) -> None:
+    itertools.product(repeat=repeat)
 
 
 @handles(itertools.repeat)
 def row_repeat(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 2:
-        raise unsupported("unknown-function", "itertools.repeat without a count")
-    return SequenceIterator(TupleValue([args[0]] * args[1].constant()))
+    value, *times = bind_arguments("repeat", ["object", "times"][: len(args) + len(kwargs)], args, kwargs, {})
+    return PoolIterator(cx, itertools.repeat, [value], times)

@@ -129,7 +129,10 @@ def row_ascii(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value
 
 @handles(format)
 def row_format(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return formatted(cx, args[0], args[1].constant() if len(args) > 1 else "")
+    spec = args[1].constant() if len(args) > 1 else ""
+    if not isinstance(spec, str):
+        raise unsupported("would-raise", f"format() by {args[1].describe()}")
+    return formatted(cx, args[0], spec)
 
 
 def special_row(real: object, name: str) -> None:

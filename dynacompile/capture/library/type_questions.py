@@ -11,7 +11,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.breaks import NotConstant, Raised, unsupported
 from dynacompile.capture.tensors.subclasses import SubclassTensor
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
@@ -131,7 +131,10 @@ def truth_of(cx: Context, function: Any, value: Value, wanted: Any) -> bool:
     told_class(cx, value)
     if isinstance(value, TensorValue) and isinstance(value.fake, wanted):
         return True
-    return bool(cx.guarded_call(issubclass, [value.pytype(), wanted], {}))
+    try:
+        return bool(cx.guarded_call(issubclass, [value.pytype(), wanted], {}))
+    except Raised as reason:  # whose message names another function
+        raise unsupported("would-raise", f"{function.__name__}() with {wanted!r}") from reason
 
 
 def told_class(cx: Context, value: Value) -> type:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import decimal
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -15,6 +16,7 @@ import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.operator_names import BINARY, INPLACE, UNARY
+from dynacompile.capture.values.arities import check_method
 from dynacompile.ir.guard_facts import is_a
 from dynacompile.ir.namespaces import MISSING, class_lookup, defines
 from dynacompile.ir.source import Source
@@ -207,12 +209,23 @@ class IteratorValue(Value):
         return True
 
 
+def stepped(iterator: Iterator[Any], count: int) -> Iterator[Any]:
+    """An iterator that was asked `count` times: residual code makes iterators again by it."""
+    for _ in range(count):
+        next(iterator, None)
+    return iterator
+
+
+HELD = frozenset({memoryview, decimal.Context})
+"""A view keeps its object from being resized; the flags and traps of a context point into it, and do not hold it."""
+
+
 def has_finalizer(real: Any) -> bool:
-    """Whether something happens when the last reference to an object goes: its class has a `__del__`, or a weak reference calls a function. A node of
-    autograd's loses its hooks, where nothing else holds it."""
+    """Whether others can tell that the last reference to an object goes: its class has a `__del__`, a weak reference calls a function, or it is of HELD. A
+    node of autograd's loses its hooks, where nothing else holds it."""
     if is_a(real, (torch.Tensor, torch.nn.Module)):
         return False
-    if any(defines(type(real), name) for name in ("__del__", "register_prehook")):
+    if type(real) in HELD or any(defines(type(real), name) for name in ("__del__", "register_prehook")):
         return True
     return any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
 
@@ -306,6 +319,7 @@ class Method(Value):
         return super().get_attr(cx, name)
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        check_method(self.owner.pytype(), self.name, args, kwargs)
         return self.owner.method(cx, self.name, args, kwargs)
 
     def children(self) -> Sequence[Value]:
@@ -320,6 +334,7 @@ class CMethod(Method):
     """owner.name, where the owner's class is a user's and inherits the method from a class written in C."""
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        check_method(self.owner.pytype(), self.name, args, kwargs)
         return self.owner.base_method(cx, self.name, args, kwargs)
 
 
@@ -331,6 +346,7 @@ class BaseMethod(Method):
         self.start = start
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        check_method(self.owner.pytype(), self.name, args, kwargs, self.start)
         return self.owner.base_method(cx, self.name, args, kwargs)
 
     def rebuild(self, out: Writer) -> None:
@@ -341,6 +357,11 @@ class BaseMethod(Method):
         out.load_attr(self.name)
 
 
+def no_attribute(cls: type, name: str) -> Raised:
+    """What an access to an attribute raises that the class does not define. Classes written in C may have another name in the message: with their module."""
+    return raises(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}", known=cls.__module__ == "builtins")
+
+
 def builtin_attribute(cx: Context, owner: Value, name: str) -> Value:
     """An attribute of an object of a builtin class, which has those of its class alone: methods and data."""
     cls = owner.pytype()
@@ -348,7 +369,7 @@ def builtin_attribute(cx: Context, owner: Value, name: str) -> Value:
         return cx.class_value(cls, None)
     found = class_lookup(cls, name)
     if found is MISSING:
-        raise raises(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+        raise no_attribute(cls, name)
     if callable(found):
         return Method(owner, name)
     if found is None or isinstance(found, str):

@@ -16,6 +16,7 @@ import torch
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.answers import answered
+from dynacompile.capture.values.arities import check_call, check_method
 from dynacompile.capture.values.base import BaseMethod, IteratorValue, Method, Value
 from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
@@ -34,7 +35,7 @@ from dynacompile.capture.values.rows import HANDLERS, handles, row_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple, is_structseq, reads_as_tuple
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Flag, identity
-from dynacompile.ir.namespaces import MISSING
+from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class ClassValue(Value):
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
         """Of data: what Python looks up by itself, or binds to instances, is left to Python."""
         raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
-        plain = self.real.__flags__ & HEAP_TYPE and type(self.real).__setattr__ is type.__setattr__ and not is_trusted(self.real.__module__)
+        flags = self.real.__flags__
+        plain = flags & HEAP_TYPE and not flags & IMMUTABLE_TYPE and type(self.real).__setattr__ is type.__setattr__ and not is_trusted(self.real.__module__)
         if not plain or above is not MISSING or name.startswith("__") or hasattr(type(raw), "__get__") or hasattr(value.pytype(), "__get__"):
             raise unsupported("setattr", f"{self.describe()}.{name} = ...")
         cx.effects.touch(self)
@@ -170,6 +172,7 @@ class ClassValue(Value):
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         row = row_of(self.real)
         if row is not None:
+            check_call(self.real, args, kwargs)
             return row(cx, args, kwargs)
         made = None if typing.is_typeddict(self.real) else self.special(cx, "__call__", args, kwargs)
         return self.make(cx, args, kwargs) if made is None else made
@@ -335,6 +338,12 @@ class UnboundMethod(Value):
             return self.make(cx, args, kwargs)
         if not args or not issubclass(args[0].pytype(), self.cls):
             raise unsupported("unknown-function", self.describe())
+        check_method(self.cls, self.name, args[1:], kwargs)
+        if isinstance(args[0], ConstantValue) and class_lookup(args[0].pytype(), self.name) is not class_lookup(self.cls, self.name):
+            return cx.pure(self.identity(), args, kwargs)
+        modelled = getattr(args[0], "table", args[0])
+        if isinstance(modelled, DictValue) and class_lookup(modelled.cls, self.name) is not class_lookup(self.cls, self.name):
+            raise unsupported("unknown-function", f"{self.describe()} of {args[0].describe()}")  # a dict's own, past what a class of dicts does
         return args[0].base_method(cx, self.name, args[1:], kwargs)
 
     def make(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -380,6 +389,7 @@ def allocates_plainly(cls: type) -> bool:
         and (cls.__setattr__ is object.__setattr__ or isinstance(cls.__setattr__, types.FunctionType))
         and (cls.__getattribute__ is object.__getattribute__ or isinstance(cls.__getattribute__, types.FunctionType))
         and not hasattr(cls, "__del__")
+        and not any(isinstance(base.__dict__.get("__new__"), types.BuiltinFunctionType) for base in cls.__mro__ if base is not object)
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Method, Value, wraps
+from dynacompile.capture.values.base import IteratorValue, Method, Value, stepped, wraps
 from dynacompile.capture.values.own_methods import refuse_own
 from dynacompile.ir.guard_facts import hashes_by_identity, identity, is_a
 from dynacompile.ir.namespaces import class_lookup, defines
@@ -128,7 +128,7 @@ class ConstantIterator(IteratorValue):
     """An iterator over a constant: range, str, torch.Size, ..."""
 
     def __init__(self, value: Any):
-        self.value, self.index = value, 0
+        self.value, self.index, self.done = value, 0, False
         self._elements: Iterator[Any] = iter(value)
 
     def pytype(self) -> type:
@@ -141,12 +141,22 @@ class ConstantIterator(IteratorValue):
         for element in self._elements:
             self.index += 1
             return cx.of(element)
+        self.done = True
         return None
 
     def rebuild(self, out: Writer) -> None:
+        if isinstance(self.value, range) or self.index and not self.done and not isinstance(self.value, frozenset):
+            out.callee(iter)
+            out.const(self.value)
+            out.call(1)
+            out.call_method_on_top("__setstate__", self.index)
+            return
+        out.callee(stepped)
         out.callee(iter)
-        out.const(self.value[self.index :] if not isinstance(self.value, frozenset) else tuple(self.value)[self.index :])
+        out.const(type(self.value)() if self.done else self.value)
         out.call(1)
+        out.const(1 if self.done else self.index)
+        out.call(2)
 
 
 class SliceValue(Value):

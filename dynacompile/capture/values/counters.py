@@ -38,6 +38,7 @@ def dict_move_to_end(cx: Context, self: DictValue, args: list[Value], kwargs: di
     self.keys(cx)
     cx.effects.touch(self)
     self.reordered = True
+    self.deletions += 1
     moved = {key_of(key): self.content.pop(key_of(key))}
     items = {**self.content, **moved} if last.truth(cx) else {**moved, **self.content}
     self.content.clear()

@@ -10,7 +10,7 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.rows import handles
-from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
+from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
 from dynacompile.ir.source import Attr, Item, Source
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.writing import Writer
 
 READS = ("index", "count", "__len__", "__getitem__", "__contains__", "__iter__")  # shared with list
-CHANGES = ("clear", "reverse", "remove")
+CHANGES = ("clear", "reverse")
 
 
 class DequeValue(ListValue):
@@ -80,6 +80,8 @@ class DequeValue(ListValue):
             return DequeValue(self.items, self.maxlen)
         if name in READS:
             return super().method(cx, name, args, kwargs)
+        if name == "__reversed__":
+            return ReversedDeque(self)
         row = DEQUE_METHODS.get(name)
         if kwargs or row is None and name not in CHANGES:
             raise unsupported("unknown-operation", f"deque.{name}()")
@@ -119,8 +121,22 @@ class DequeIterator(SequenceIterator):
             raise raises(RuntimeError, "deque mutated during iteration")
         return super().next(cx)
 
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return IteratorValue.method(self, cx, name, args, kwargs)  # there is no __setstate__
+
     def rebuild(self, out: Writer) -> None:
         raise unsupported("rebuild", "an iterator over a deque")
+
+
+class ReversedDeque(DequeIterator):
+    """reversed() of a deque."""
+
+    def pytype(self) -> type:
+        return type(reversed(collections.deque()))
+
+    def next(self, cx: Context) -> Value | None:
+        item = super().next(cx)
+        return None if item is None else self.sequence.at(cx, -self.index)
 
 
 def deque_append(cx: Context, self: DequeValue, args: list[Value]) -> Value:
@@ -164,10 +180,24 @@ def deque_rotate(cx: Context, self: DequeValue, args: list[Value]) -> Value:
 
 def deque_insert(cx: Context, self: DequeValue, args: list[Value]) -> Value:
     index, item = args
+    if not isinstance(index.constant(), int):
+        raise unsupported("would-raise", f"inserting at {index.describe()}")
     if self.maxlen is not None and len(self.items) >= self.maxlen:
         raise raises(IndexError, "deque already at its maximum size")
     self.items.insert(index.constant(), item)
     return ConstantValue(None)
+
+
+def deque_remove(cx: Context, self: DequeValue, args: list[Value]) -> Value:
+    before = self.changes
+    for at, own in enumerate(SequenceValue.now(self, cx)):
+        found = cx.matches(own, args[0])
+        if self.changes != before:
+            raise raises(IndexError, "deque mutated during remove().")
+        if found:
+            del self.items[at]
+            return ConstantValue(None)
+    raise unsupported("would-raise", "the value is not in the deque")
 
 
 DEQUE_METHODS = {
@@ -179,13 +209,20 @@ DEQUE_METHODS = {
     "popleft": popped(0),
     "rotate": deque_rotate,
     "insert": deque_insert,
+    "remove": deque_remove,
 }
 
 
 @handles(collections.deque)
 def row_deque(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterable, maxlen = bind_arguments("deque", ["iterable", "maxlen"], args, kwargs, {"iterable": TupleValue([]), "maxlen": ConstantValue(None)})
+    cx.pure(length_limit, [maxlen], {})
     return DequeValue(iterable.elements(cx), maxlen.constant())
+
+
+def length_limit(maxlen: Any) -> int | None:
+    """Refuses what a deque refuses for its `maxlen`."""
+    return collections.deque((), maxlen).maxlen
 
 
 @wraps(collections.deque)

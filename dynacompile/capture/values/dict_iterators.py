@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Value
+from dynacompile.capture.values.base import IteratorValue, Value, stepped
 from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ class Entries(Value):
     """What a dict iterator asks of a dict, wherever its entries live. A key stands for an entry as `mapping.key_of` gives it."""
 
     cls: type = dict
+    deletions = 0  # how often an entry was deleted, or moved
 
     def keys(self, cx: Context) -> list[Hashable]:
         """All keys, in order. The entry relies on them."""
@@ -37,16 +38,19 @@ class Entries(Value):
 
 
 class DictIterator(IteratorValue):
-    """kind: keys, values or items of the dict."""
+    """kind: keys, values or items of the dict. backward: as reversed() gives them. holder: the object that has the entries. deletions: of entries, as the dict
+    counted them when the iterator was made: an entry that was deleted and stored again is at another place."""
 
-    def __init__(self, cx: Context, owner: Entries, kind: str):
-        self.owner, self.kind = owner, kind
-        self.hashes = owner.keys(cx)
+    def __init__(self, cx: Context, owner: Entries, kind: str, holder: Value | None = None, backward: bool = False):
+        self.owner, self.kind, self.backward = owner, kind, backward
+        self.holder = owner if holder is None else holder
+        self.hashes = owner.keys(cx)[::-1] if backward else owner.keys(cx)
+        self.deletions = owner.deletions
         self.index = 0
         self.done = False
 
     def pytype(self) -> type:
-        return type(iter(getattr(self.owner.cls(), self.kind)()))
+        return type((reversed if self.backward else iter)(getattr(self.owner.cls(), self.kind)()))
 
     def remaining(self) -> int | None:
         return 0 if self.done else len(self.hashes) - self.index
@@ -56,7 +60,7 @@ class DictIterator(IteratorValue):
             return None
         if self.owner.size(cx) != len(self.hashes):
             raise raises(RuntimeError, self.refusal("changed size"))
-        if getattr(self.owner, "reordered", False) and list(self.owner.keys(cx)) != self.hashes:
+        if self.has_moved(cx):
             raise unsupported("would-raise", self.refusal("keys changed"))
         if self.index == len(self.hashes):
             self.done = True
@@ -71,6 +75,12 @@ class DictIterator(IteratorValue):
         value = self.owner.at(cx, hashed)
         return value if self.kind == "values" else TupleValue([key, value])
 
+    def has_moved(self, cx: Context) -> bool:
+        """Whether entries may be at other places than they were."""
+        if self.owner.deletions != self.deletions:
+            return True
+        return getattr(self.owner, "reordered", False) and list(self.owner.keys(cx)) != (self.hashes[::-1] if self.backward else self.hashes)
+
     def refusal(self, what: str) -> str:
         name = "OrderedDict" if self.owner.cls.__name__ == "OrderedDict" else "dictionary"
         if name == "OrderedDict":
@@ -78,29 +88,35 @@ class DictIterator(IteratorValue):
         return f"{name} {what} during iteration"
 
     def children(self) -> Sequence[Value]:
-        return (self.owner,)
+        return () if self.done else (self.holder,)
 
     def rebuild(self, out: Writer) -> None:
+        if self.done:
+            out.callee(stepped)
+            out.callee(reversed if self.backward else iter)
+            out.callee(getattr(self.owner.cls, self.kind))
+            out.callee(self.owner.cls)
+            for count in (0, 1, 1):
+                out.call(count)
+            out.const(1)
+            out.call(2)
+            return
         content = getattr(self.owner, "content", None)  # of a dict whose entries live in itself
-        if not self.done and (content is None or list(content) != self.hashes):
+        order = self.hashes[::-1] if self.backward else self.hashes
+        if content is None or list(content) != order or self.owner.deletions != self.deletions:
             raise unsupported("rebuild", f"an iterator of {self.owner.describe()}, or of a dict that was changed,")
         out.callee(advanced)
-        out.value(self.owner)
-        out.const(self.kind)
-        out.const(len(self.hashes) + 1 if self.done else self.index)
+        out.value(self.holder)
+        out.const(getattr(self.owner.cls, self.kind))
+        out.const(reversed if self.backward else iter)
+        out.const(self.index)
         out.const(len(self.hashes))
-        out.call(4)
+        out.call(5)
 
 
-def advanced(owner: Any, kind: str, count: int, size: int) -> Iterator[Any]:
-    """An iterator of owner.keys(), .values() or .items(), made when there were `size` of them, that was asked `count` times."""
-    if len(owner) != size and count <= size:
-        return outdated()
-    view: Iterable[Any] = getattr(owner, kind)()
-    iterator = iter(view)
-    for _ in range(count):
-        next(iterator, None)
-    return iterator
+def advanced(owner: Any, view: Callable, begin: Callable, count: int, size: int) -> Iterator[Any]:
+    """An iterator of view(owner), made when there were `size` entries, that was asked `count` times."""
+    return outdated() if len(owner) != size else stepped(begin(view(owner)), count)
 
 
 def outdated() -> Iterator[Any]:

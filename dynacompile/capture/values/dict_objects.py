@@ -11,10 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
+from dynacompile.capture.values.arities import check_call
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue
 from dynacompile.capture.values.container_objects import ContainerObjectValue
-from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.dict_iterators import DictIterator
+from dynacompile.capture.values.mapping import DictValue, DictView
 from dynacompile.capture.values.objects import call_hook
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
@@ -41,15 +43,23 @@ class DictObjectValue(ContainerObjectValue):
         if name in CHANGES and self.source is not None:
             cx.effects.touch(self)
         if name == "__init__":
+            check_call(dict, args, kwargs)
             return self.table.method(cx, "update", args, kwargs)
         if name == "__getitem__" and self.table.find(cx, args[0]) is None:
             found = self.special(cx, "__missing__", args)
             if found is not None:
                 return found
-        return self.table.method(cx, name, args, kwargs)
+        if name == "copy" and issubclass(self.cls, OrderedDict):
+            raise unsupported("unknown-operation", f"{self.describe()}.copy()")
+        found = self.table.method(cx, name, args, kwargs)
+        if isinstance(found, (DictView, DictIterator)):
+            found.holder = self
+        return found
 
     def iterate(self, cx: Context) -> IteratorValue:
-        return self.table.iterate(cx) if not isinstance(cx.lookup(self.cls, "__iter__"), types.FunctionType) else super().iterate(cx)
+        if isinstance(cx.lookup(self.cls, "__iter__"), types.FunctionType):
+            return super().iterate(cx)
+        return DictIterator(cx, self.table, "keys", self)
 
     def children(self) -> Sequence[Value]:
         return [*super().children(), *self.table.children()] if self.source is None else ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import IteratorValue, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class FilterIterator(IteratorValue):
 
     def first_kept(self, cx: Context) -> Value | None:
         while (item := self.inner.next(cx)) is not None:
-            kept = item if isinstance(self.function, ConstantValue) else self.function.call(cx, [item], {})
+            kept = item if is_none(self.function) else self.function.call(cx, [item], {})
             if kept.truth(cx):
                 return item
         return None
@@ -162,17 +162,25 @@ class ChainIterator(IteratorValue):
 class IsliceIterator(IteratorValue):
     def __init__(self, inner: IteratorValue, start: int, stop: int | None, step: int):
         self.inner, self.wanted, self.stop, self.step, self.at = inner, start, stop, step, 0
+        self.done = False
 
     def pytype(self) -> type:
         return itertools.islice
 
     def next(self, cx: Context) -> Value | None:
-        while self.stop is None or self.wanted < self.stop:
+        """What lies before the next item, or before the end, is taken first, as Python does."""
+        while not self.done:
+            last = self.stop is not None and self.wanted >= self.stop
+            if last and self.at >= self.wanted:
+                break
             item = self.inner.next(cx)
             if item is None:
-                return None
+                break
             self.at += 1
-            if self.at - 1 == self.wanted:
+            if not last and self.at > self.wanted:
                 self.wanted += self.step
+                if self.stop is not None:
+                    self.wanted = min(self.wanted, self.stop)
                 return item
+        self.done = True
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -9,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.breaks import NotConstant, unsupported
+from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments, stepped
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.iterators import until_stopped
 from dynacompile.capture.values.rows import handles
-from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
+from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -25,25 +26,82 @@ NONE = ConstantValue(None)
 
 
 class LazyIterator(IteratorValue):
-    """An iterator whose values `make` yields."""
+    """An iterator whose values a generator yields. ended: it has; is_broken: it was left by what a function of the program raised, after which Python's own
+    iterator goes on."""
 
     def __init__(self, cls: type, values: Iterator[Value]):
         self.cls, self.values = cls, values
+        self.ended = self.is_broken = False
 
     def pytype(self) -> type:
         return self.cls
 
     def next(self, cx: Context) -> Value | None:
-        return until_stopped(cx, lambda: next(self.values, None))
+        if self.is_broken:
+            raise unsupported("unknown-operation", f"{self.cls.__name__}() after what it calls has raised")
+        self.is_broken = not self.ended
+        found = until_stopped(cx, self.following)
+        self.is_broken = found is None and not self.ended
+        return found
+
+    def following(self) -> Value | None:
+        found = next(self.values, None)
+        self.ended = found is None
+        return found
+
+
+class PoolIterator(IteratorValue):
+    """An iterator of itertools over what is given beforehand: product, repeat, permutations. pools: what is iterated; rest: further arguments."""
+
+    def __init__(self, cx: Context, cls: Any, pools: list[Value], rest: Sequence[Value] = ()):
+        self.cls, self.args = cls, [*pools, *rest]
+        given = [p if cls is itertools.repeat else p.elements(cx) for p in pools]
+        try:
+            self.make = functools.partial(cls, *given, *(value.constant() for value in rest))
+        except NotConstant as reason:
+            raise unsupported("unknown-operation", f"itertools.{cls.__name__}() with {rest[0].describe()}") from reason
+        self.values = cx.guarded_call(self.make, [], {})
+        self.index = 0
+
+    def pytype(self) -> type:
+        return self.cls
+
+    def remaining(self) -> int | None:
+        return self.values.__length_hint__() if self.cls is itertools.repeat and len(self.args) > 1 else None
+
+    def next(self, cx: Context) -> Value | None:
+        self.index += 1
+        return next(map(self.tracked, self.values), None)
+
+    def tracked(self, found: Any) -> Value:
+        return found if isinstance(found, Value) else TupleValue(found)
+
+    def all(self) -> list[Value] | None:
+        """All that it gives from its beginning; None where it does not end."""
+        return None if self.cls is itertools.repeat and len(self.args) == 1 else [self.tracked(found) for found in self.make()]
+
+    def children(self) -> Sequence[Value]:
+        return self.args
+
+    def rebuild(self, out: Writer) -> None:
+        out.callee(stepped)
+        out.call_function(self.cls, self.args)
+        out.const(self.index)
+        out.call(2)
+
+
+ITERATED = frozenset({"iterable", "data", "selectors"})  # parameters of which the iterator asks for an iterator at once
 
 
 def lazy(cls: Any, parameters: Sequence[str], **defaults: Value) -> Callable:
-    """Registers a generator (cx, bound arguments ...) -> values as the row of an iterator class."""
+    """Registers a generator (cx, bound arguments ...) -> values as the row of an iterator class. It is given iterators of what is iterated."""
 
     def register(make: Callable[..., Iterator[Value]]) -> Callable[..., Iterator[Value]]:
         @handles(cls)
         def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-            return LazyIterator(cls, make(cx, *bind_arguments(cls.__name__, parameters, args, kwargs, dict(defaults))))
+            bound = bind_arguments(cls.__name__, parameters, args, kwargs, dict(defaults))
+            given = [value.iterate(cx) if name in ITERATED else value for name, value in zip(parameters, bound)]
+            return LazyIterator(cls, make(cx, *given))
 
         return make
 
@@ -55,23 +113,25 @@ def each(cx: Context, iterator: IteratorValue) -> Iterator[Value]:
         yield item
 
 
-def is_none(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.value is None
+@handles(itertools.count)
+def row_count(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    start, step = bind_arguments("count", ["start", "step"], args, kwargs, {"start": ConstantValue(0), "step": ConstantValue(1)})
+    for number in (start, step):
+        if not issubclass(number.pytype(), (int, float, complex, torch.Tensor)):
+            raise unsupported("would-raise", f"itertools.count() of {number.describe()}")
+    return LazyIterator(itertools.count, count(cx, start, step))
 
 
-@lazy(itertools.count, ("start", "step"), start=ConstantValue(0), step=ConstantValue(1))
 def count(cx: Context, start: Value, step: Value) -> Iterator[Value]:
-    if not issubclass(start.pytype(), (int, float, complex, torch.Tensor)):
-        raise unsupported("would-raise", f"itertools.count() of {start.describe()}")
     while True:
         yield start
         start = cx.operator("add", [start, step])
 
 
 @lazy(itertools.cycle, ("iterable",))
-def cycle(cx: Context, iterable: Value) -> Iterator[Value]:
+def cycle(cx: Context, iterable: IteratorValue) -> Iterator[Value]:
     seen = []
-    for item in each(cx, iterable.iterate(cx)):
+    for item in each(cx, iterable):
         seen.append(item)
         yield item
     while seen:
@@ -79,20 +139,20 @@ def cycle(cx: Context, iterable: Value) -> Iterator[Value]:
 
 
 @lazy(itertools.pairwise, ("iterable",))
-def pairwise(cx: Context, iterable: Value) -> Iterator[Value]:
+def pairwise(cx: Context, iterable: IteratorValue) -> Iterator[Value]:
     before = None
-    for item in each(cx, iterable.iterate(cx)):
+    for item in each(cx, iterable):
         if before is not None:
             yield TupleValue([before, item])
         before = item
 
 
 @lazy(itertools.accumulate, ("iterable", "func", "initial"), func=NONE, initial=NONE)
-def accumulate(cx: Context, iterable: Value, func: Value, initial: Value) -> Iterator[Value]:
+def accumulate(cx: Context, iterable: IteratorValue, func: Value, initial: Value) -> Iterator[Value]:
     total = None if is_none(initial) else initial
     if total is not None:
         yield total
-    for item in each(cx, iterable.iterate(cx)):
+    for item in each(cx, iterable):
         if total is None:
             total = item
         else:
@@ -101,60 +161,102 @@ def accumulate(cx: Context, iterable: Value, func: Value, initial: Value) -> Ite
 
 
 @lazy(itertools.takewhile, ("predicate", "iterable"))
-def takewhile(cx: Context, predicate: Value, iterable: Value) -> Iterator[Value]:
-    for item in each(cx, iterable.iterate(cx)):
+def takewhile(cx: Context, predicate: Value, iterable: IteratorValue) -> Iterator[Value]:
+    for item in each(cx, iterable):
         if not predicate.call(cx, [item], {}).truth(cx):
             return
         yield item
 
 
 @lazy(itertools.dropwhile, ("predicate", "iterable"))
-def dropwhile(cx: Context, predicate: Value, iterable: Value) -> Iterator[Value]:
+def dropwhile(cx: Context, predicate: Value, iterable: IteratorValue) -> Iterator[Value]:
     dropping = True
-    for item in each(cx, iterable.iterate(cx)):
+    for item in each(cx, iterable):
         dropping = dropping and predicate.call(cx, [item], {}).truth(cx)
         if not dropping:
             yield item
 
 
 @lazy(itertools.filterfalse, ("predicate", "iterable"))
-def filterfalse(cx: Context, predicate: Value, iterable: Value) -> Iterator[Value]:
-    for item in each(cx, iterable.iterate(cx)):
+def filterfalse(cx: Context, predicate: Value, iterable: IteratorValue) -> Iterator[Value]:
+    for item in each(cx, iterable):
         if not (item if is_none(predicate) else predicate.call(cx, [item], {})).truth(cx):
             yield item
 
 
 @lazy(itertools.starmap, ("function", "iterable"))
-def starmap(cx: Context, function: Value, iterable: Value) -> Iterator[Value]:
-    for item in each(cx, iterable.iterate(cx)):
+def starmap(cx: Context, function: Value, iterable: IteratorValue) -> Iterator[Value]:
+    for item in each(cx, iterable):
         yield function.call(cx, item.elements(cx), {})
 
 
 @lazy(itertools.compress, ("data", "selectors"))
-def compress(cx: Context, data: Value, selectors: Value) -> Iterator[Value]:
-    for item, chosen in zip(each(cx, data.iterate(cx)), each(cx, selectors.iterate(cx))):
+def compress(cx: Context, data: IteratorValue, selectors: IteratorValue) -> Iterator[Value]:
+    for item, chosen in zip(each(cx, data), each(cx, selectors)):
         if chosen.truth(cx):
             yield item
 
 
-@lazy(itertools.groupby, ("iterable", "key"), key=NONE)
-def groupby(cx: Context, iterable: Value, key: Value) -> Iterator[Value]:
-    """Groups are read ahead, which no program can tell where the items are given beforehand."""
-    items = iterable.iterate(cx)
-    if items.remaining() is None:
-        raise unsupported("unknown-operation", "itertools.groupby of an iterator")
-    group: list[Value] = []
-    current: Value | None = None
-    for item in each(cx, items):
-        found = item if is_none(key) else key.call(cx, [item], {})
-        if current is not None and not cx.matches(current, found):
-            yield TupleValue([current, SequenceIterator(TupleValue(group))])
-            group = []
-        if not group:
-            current = found
-        group.append(item)
-    if current is not None:
-        yield TupleValue([current, SequenceIterator(TupleValue(group))])
+class GroupbyIterator(IteratorValue):
+    """itertools.groupby. target: the key of the last group that it gave; key, item: of the last item that was taken, which is None once its group gave it."""
+
+    def __init__(self, inner: IteratorValue, function: Value):
+        self.inner, self.function = inner, function
+        self.target: Value | None = None
+        self.key: Value | None = None
+        self.item: Value | None = None
+        self.group: GroupIterator | None = None
+
+    def pytype(self) -> type:
+        return itertools.groupby
+
+    def step(self, cx: Context) -> bool:
+        """Takes the next item; False at the end."""
+        item = self.inner.next(cx)
+        if item is None:
+            return False
+        key = item if is_none(self.function) else until_stopped(cx, lambda: self.function.call(cx, [item], {}))
+        if key is None:
+            return False
+        self.item, self.key = item, key
+        return True
+
+    def next(self, cx: Context) -> Value | None:
+        self.group = None
+        while self.key is None or self.target is not None and cx.matches(self.target, self.key):
+            if not self.step(cx):
+                return None
+        self.target = self.key
+        self.group = GroupIterator(self, self.key)
+        return TupleValue([self.key, self.group])
+
+
+class GroupIterator(IteratorValue):
+    """The items of a group, which end when the next group is asked for."""
+
+    def __init__(self, parent: GroupbyIterator, target: Value):
+        self.parent, self.target = parent, target
+
+    def pytype(self) -> type:
+        return GROUP
+
+    def next(self, cx: Context) -> Value | None:
+        parent = self.parent
+        if parent.group is not self or parent.item is None and not parent.step(cx):
+            return None
+        if parent.key is None or not cx.matches(self.target, parent.key):
+            return None
+        item, parent.item = parent.item, None
+        return item
+
+
+GROUP = type(next(itertools.groupby([0]))[1])
+
+
+@handles(itertools.groupby)
+def row_groupby(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    iterable, key = bind_arguments("groupby", ["iterable", "key"], args, kwargs, {"key": NONE})
+    return GroupbyIterator(iterable.iterate(cx), key)
 
 
 @handles(itertools.zip_longest)
@@ -199,16 +301,16 @@ TEE: type = type(itertools.tee(())[0])
 UNTIL = type(iter(int, 1))
 
 
-def of_pool(cls: Any, parameters: Sequence[str], **defaults: Value) -> None:
-    @lazy(cls, parameters, **defaults)
-    def row(cx: Context, iterable: Value, r: Value) -> Iterator[Value]:
-        for chosen in cls(iterable.elements(cx), r.constant()):
-            yield TupleValue(chosen)
+def of_pool(cls: Any, **defaults: Value) -> None:
+    @handles(cls)
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        iterable, r = bind_arguments(cls.__name__, ["iterable", "r"], args, kwargs, dict(defaults))
+        return PoolIterator(cx, cls, [TupleValue(iterable.elements(cx))], [r])
 
 
-of_pool(itertools.combinations, ("iterable", "r"))
-of_pool(itertools.combinations_with_replacement, ("iterable", "r"))
-of_pool(itertools.permutations, ("iterable", "r"), r=NONE)
+of_pool(itertools.combinations)
+of_pool(itertools.combinations_with_replacement)
+of_pool(itertools.permutations, r=NONE)
 
 
 class GetterValue(CallableValue):

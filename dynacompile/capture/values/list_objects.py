@@ -9,7 +9,7 @@ from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.container_objects import ContainerObjectValue
 from dynacompile.capture.values.objects import call_hook
-from dynacompile.capture.values.sequence import ListValue, SequenceIterator, TupleValue
+from dynacompile.capture.values.sequence import ListValue, ReversedIterator, SequenceIterator, TupleValue
 from dynacompile.ir.source import Entry, Item, Source
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.writing import Writer
 
 CHANGES = frozenset("__init__ __setitem__ __delitem__ __iadd__ append extend insert pop clear reverse remove sort".split())
+COMPARISONS = frozenset("__eq__ __ne__ __lt__ __le__ __gt__ __ge__".split())
 
 
 class ListObjectValue(ContainerObjectValue):
@@ -37,12 +38,16 @@ class ListObjectValue(ContainerObjectValue):
             return self
         if name in ("__add__", "__radd__", "__mul__", "__rmul__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
             other = args[0].table if isinstance(args[0], ListObjectValue) else args[0]
+            if name in COMPARISONS and not issubclass(other.pytype(), list):
+                return ConstantValue(NotImplemented)
             return cx.operator(name.strip("_").removeprefix("r"), [other, self.table] if name.startswith("__r") else [self.table, other])
         if name in ("__setitem__", "__delitem__"):
             (self.table.set_item if name == "__setitem__" else self.table.del_item)(cx, *args)
             return ConstantValue(None)
         if name == "__reversed__":
-            return SequenceIterator(TupleValue(self.table.elements(cx)[::-1]))
+            return ReversedIterator(self.table, len(self.table.items), self)
+        if name == "__iter__":
+            return SequenceIterator(self.table, self)
         return self.table.method(cx, name, args, kwargs)
 
     def special(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value | None:
@@ -53,7 +58,7 @@ class ListObjectValue(ContainerObjectValue):
         return result
 
     def iterate(self, cx: Context) -> IteratorValue:
-        return self.table.iterate(cx) if cx.lookup(self.cls, "__iter__") is list.__iter__ else super().iterate(cx)
+        return SequenceIterator(self.table, self) if cx.lookup(self.cls, "__iter__") is list.__iter__ else super().iterate(cx)
 
     def children(self) -> Sequence[Value]:
         return [*super().children(), *self.table.items] if self.source is None else ()

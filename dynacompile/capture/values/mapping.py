@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, bind_arguments, builtin_attribute, wraps
+from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, bind_arguments, builtin_attribute, no_attribute, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator, Entries
 from dynacompile.capture.values.keys import check_numbers, is_known_key, key_in, key_of, known_key
@@ -181,11 +181,12 @@ class DictValue(DictLike):
         cx.effects.touch(self)
         self.keys(cx)
         self.reordered = True
+        self.deletions += 1
         del self.content[key_of(key)]
 
     def get_attr(self, cx: Context, name: str) -> Value:
         if not defines(self.cls, name):
-            raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+            raise no_attribute(self.cls, name)
         if name == "default_factory" and self.cls is defaultdict:
             return ConstantValue(None) if self.factory is None else self.factory
         return builtin_attribute(cx, self, name)
@@ -281,6 +282,8 @@ def dict_pop(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, V
     found = self.find(cx, key)
     if found is None:
         if default is None:
+            if self.cls is OrderedDict:  # which leaves out a key that is None, or takes a tuple for arguments
+                raise unsupported("would-raise", f"KeyError: {key.describe()}")
             raise missing_key(key)
         return default
     self.del_item(cx, key)
@@ -313,6 +316,7 @@ def dict_copy(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str,
 def dict_clear(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cx.effects.touch(self)
     self.reordered = self.known_keys = True
+    self.deletions += 1
     self.content.clear()
     return ConstantValue(None)
 
@@ -334,6 +338,7 @@ DICT_METHODS: dict[str, Callable] = {
     "__contains__": lambda cx, self, args, kwargs: self.contains(cx, *args),
     "__len__": lambda cx, self, args, kwargs: ConstantValue(self.length(cx)),
     "__iter__": lambda cx, self, args, kwargs: self.iterate(cx),
+    "__reversed__": lambda cx, self, args, kwargs: DictIterator(cx, self, "keys", backward=True),
 }
 
 
@@ -365,10 +370,11 @@ def is_mapping(cx: Context, value: Value) -> bool:
 
 
 class DictView(Value):
-    """dict.keys(), .values() or .items()."""
+    """dict.keys(), .values() or .items(). holder: the object that has the entries."""
 
     def __init__(self, owner: DictLike, kind: str):
         self.owner, self.kind = owner, kind
+        self.holder: Value = owner
 
     def pytype(self) -> type:
         return type(getattr(self.owner.cls(), self.kind)())
@@ -380,7 +386,7 @@ class DictView(Value):
         return [v for _, v in pairs] if self.kind == "values" else [TupleValue([k, v]) for k, v in pairs]
 
     def iterate(self, cx: Context) -> IteratorValue:
-        return DictIterator(cx, self.owner, self.kind)
+        return DictIterator(cx, self.owner, self.kind, self.holder)
 
     def length(self, cx: Context) -> int:
         return self.owner.length(cx)
@@ -402,15 +408,22 @@ class DictView(Value):
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__iter__":
             return self.iterate(cx)
+        if name == "__reversed__":
+            return DictIterator(cx, self.owner, self.kind, self.holder, backward=True)
         return super().method(cx, name, args, kwargs)
 
     def children(self) -> Sequence[Value]:
-        return (self.owner,)
+        return (self.holder,)
 
     def rebuild(self, out: Writer) -> None:
-        out.value(self.owner)
-        out.load_method(self.kind)
-        out.call(0)
+        if self.holder is self.owner:
+            out.value(self.owner)
+            out.load_method(self.kind)
+            out.call(0)
+            return
+        out.callee(getattr(self.owner.cls, self.kind))  # past the methods of the user's class
+        out.value(self.holder)
+        out.call(1)
 
 
 class OwnDicts:
@@ -426,7 +439,11 @@ def wrap_dict(cx: Context, real: dict, source: Source) -> Value:
     if cx.state(OwnDicts).owners.get(id(real)):
         raise unsupported("unknown-object", f"{source.text()}, the __dict__ of an object,")
     content: dict[Hashable, tuple[Value, Value]] = {}
-    for key, value in real.items():
+    try:
+        entries = list(real.items())
+    except KeyError as reason:
+        raise unsupported("unknown-object", f"{source.text()}, whose order has keys that the dict has lost") from reason
+    for key, value in entries:
         if is_identity_key(key):
             content[key] = (cx.wrap(key, Constant(key, repr(key))), Lazy(cx, value, Item(source, key)))
             continue

@@ -84,14 +84,18 @@ class ItemIterator(IteratorValue):
     """Iterates an object that has __getitem__ alone."""
 
     def __init__(self, owner: Instance):
-        self.owner, self.index = owner, 0
+        self.owner, self.index, self.done = owner, 0, False
 
     def pytype(self) -> type:
         return type(iter(type("Sequence", (), {"__getitem__": None})()))
 
     def next(self, cx: Context) -> Value | None:
-        self.index += 1
-        return cx.unless_missing(lambda: self.owner.method(cx, "__getitem__", [ConstantValue(self.index - 1)], {}), (IndexError, StopIteration))
+        if self.done:
+            return None
+        found = cx.unless_missing(lambda: self.owner.method(cx, "__getitem__", [ConstantValue(self.index)], {}), (IndexError, StopIteration))
+        self.done = found is None
+        self.index += 1  # what raises is asked for again
+        return found
 
     def listed(self, cx: Context) -> list[Value]:
         self.foretell(cx)

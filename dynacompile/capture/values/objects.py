@@ -333,20 +333,20 @@ class ObjectValue(Instance):
             case "__init__", _:
                 self.check_arguments(args, kwargs)
                 return ConstantValue(None)
-            case "__getattribute__", [key]:
+            case "__getattribute__", [key] if issubclass(key.pytype(), str):
                 found = self.lookup(cx, key.constant())
                 if found is None:
                     raise self.missing(key.constant())
                 return found
-            case "__setattr__", [key, value]:
+            case "__setattr__", [key, value] if issubclass(key.pytype(), str):
                 self.set_plain(cx, key.constant(), value)
                 return ConstantValue(None)
-            case "__delattr__", [key]:
+            case "__delattr__", [key] if issubclass(key.pytype(), str):
                 self.del_plain(cx, key.constant())
                 return ConstantValue(None)
             case "__eq__", [other]:
                 return ConstantValue(True if other is self else NotImplemented)
-            case "__reduce_ex__", [_]:
+            case "__reduce_ex__", [ConstantValue(value=int(protocol))] if protocol > 1:
                 return call_polyfill(cx, reduction.reduce_ex, [self, *args])  # type: ignore[arg-type]
             case "__getstate__", []:
                 return call_polyfill(cx, reduction.getstate, [self])  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
@@ -98,6 +98,8 @@ def wrap_partial(cx: Context, real: functools.partial, source: Source) -> Value:
 @handles(functools.partial)
 def row_partial(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     function = args[0]
+    if not defines(function.pytype(), "__call__"):
+        raise raises(TypeError, "the first argument must be callable")
     if isinstance(function, PartialValue):
         return PartialValue(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
     return PartialValue(function, args[1:], kwargs)

@@ -16,8 +16,9 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantIterator, ConstantValue
 from dynacompile.capture.values.iterators import EnumerateIterator, FilterIterator, MapIterator, ZipIterator
+from dynacompile.capture.values.itertools_rows import PoolIterator
 from dynacompile.capture.values.rows import handles
-from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
+from dynacompile.capture.values.sequence import ListValue, ReversedIterator, SequenceIterator, SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt
 
 if TYPE_CHECKING:
@@ -35,9 +36,15 @@ END = Next.END
 NEXT_ITEM = 2  # in what `ahead` gives
 
 
+def backward(index: int) -> int:
+    """Between the index of the next item of a reversed iterator and the number below zero that tells of it, to which one is added for each item."""
+    return -2 - index
+
+
 def ahead(sequence: Any, index: int) -> tuple[Any, int, Any]:
-    """What a resume function is given of an iterator that has given `index` items."""
-    return sequence, index, sequence[index] if index < len(sequence) else END
+    """What a resume function is given of an iterator that has given `index` items; below zero: of a reversed one."""
+    at = index if index >= 0 else backward(index)
+    return sequence, index, sequence[at] if 0 <= at < len(sequence) else END
 
 
 def positioned(state: tuple[Any, int, Any]) -> Iterator[Any]:
@@ -45,8 +52,8 @@ def positioned(state: tuple[Any, int, Any]) -> Iterator[Any]:
     sequence, index, item = state
     if item is END:
         return iter(())
-    made: Any = iter(sequence)
-    made.__setstate__(index)
+    made: Any = iter(sequence) if index >= 0 else reversed(sequence)
+    made.__setstate__(index if index >= 0 else backward(index))
     return made
 
 
@@ -162,6 +169,8 @@ class GivenIterators:
 
 
 def iterator_at(sequence: Value, index: int) -> IteratorValue | None:
+    if index < 0:
+        return ReversedIterator(sequence, backward(index) + 1)
     if isinstance(sequence, SequenceValue):
         made = SequenceIterator(sequence)
         made.index = index
@@ -179,8 +188,12 @@ def state_of(value: Value) -> StateValue | None:
     """What stands for an iterator in a call of a resume function; None where the object itself is passed."""
     if isinstance(value, GivenIterator):
         return value.state()
-    if isinstance(value, SequenceIterator) and value.sequence.pytype() in KINDS:
-        return StateValue(TupleValue([]), ConstantValue(0)) if value.done else StateValue(value.sequence, ConstantValue(value.index))
+    if isinstance(value, SequenceIterator) and value.holder.pytype() in KINDS:
+        return StateValue(TupleValue([]), ConstantValue(0)) if value.done else StateValue(value.holder, ConstantValue(value.index))
+    if isinstance(value, ReversedIterator) and value.holder.pytype() in KINDS:
+        return StateValue(TupleValue([]), ConstantValue(0)) if value.done else StateValue(value.holder, ConstantValue(backward(value.index)))
+    if isinstance(value, PoolIterator) and (given := value.all()) is not None:
+        return StateValue(TupleValue(given), ConstantValue(min(value.index, len(given))))
     if isinstance(value, ConstantIterator):
         elements = tuple(value.value) if isinstance(value.value, frozenset) else value.value
         return StateValue(ConstantValue(elements), ConstantValue(value.index)) if type(elements) in KINDS else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from dynacompile.capture.values.arities import check_call
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
@@ -34,6 +35,7 @@ class BuiltinValue(CallableValue):
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.real in ONE_OPERATION:
             cx.overrides.modes.refuse(self.describe())
+        check_call(self.real, args, kwargs)
         asks = isinstance(self.real, types.BuiltinFunctionType) and self.real.__module__ != "builtins"  # those ask nobody, and read no items
         found = cx.overrides.call(self.real, args, kwargs) if asks else None
         return self.row(cx, args, kwargs) if found is None else found

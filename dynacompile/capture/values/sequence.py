@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute, no_attribute, stepped
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.own_methods import own_method
 from dynacompile.ir.namespaces import defines
@@ -74,7 +74,7 @@ class SequenceValue(Value):
 
     def get_attr(self, cx: Context, name: str) -> Value:
         if not defines(self.cls, name):
-            raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+            raise no_attribute(self.cls, name)
         return builtin_attribute(cx, self, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
@@ -348,20 +348,21 @@ def sort_values(cx: Context, values: list[Value], kwargs: dict[str, Value]) -> N
 
 
 class SequenceIterator(IteratorValue):
-    """iter() of a list or tuple; sees later changes of the list, as Python's does."""
+    """iter() of a list or tuple; sees later changes of the list, as Python's does. holder: the object that has the items."""
 
-    def __init__(self, sequence: SequenceValue):
+    def __init__(self, sequence: SequenceValue, holder: Value | None = None):
         self.sequence, self.index, self.done = sequence, 0, False
+        self.holder = sequence if holder is None else holder
 
     def pytype(self) -> type:
         return type(iter(self.sequence.cls() if self.sequence.cls is list else ()))
 
     def remaining(self) -> int | None:
-        return 0 if self.done else len(self.sequence.items) - self.index
+        return 0 if self.done else max(len(self.sequence.items) - self.index, 0)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "__setstate__" and len(args) == 1:
-            self.index = args[0].constant()
+        if name == "__setstate__" and len(args) == 1 and not self.done:
+            self.index = min(max(args[0].constant(), 0), len(self.sequence.items))
             return ConstantValue(None)
         return super().method(cx, name, args, kwargs)
 
@@ -373,17 +374,75 @@ class SequenceIterator(IteratorValue):
         return self.sequence.at(cx, self.index - 1)
 
     def children(self) -> Sequence[Value]:
-        return (self.sequence,)
+        return () if self.done else (self.holder,)
 
     def rebuild(self, out: Writer) -> None:
-        out.callee(iter)
+        made = list if self.pytype() is LIST_ITERATOR else tuple
         if self.done:
-            out.const(())
-            out.call(1)
+            ended(out, made)
             return
-        out.value(self.sequence)
+        out.callee(made.__iter__)
+        out.value(self.holder)
         out.call(1)
+        if self.index > len(self.sequence.items):
+            raise unsupported("rebuild", "an iterator over a list that has shrunk")
         if self.index:
+            out.call_method_on_top("__setstate__", self.index)
+
+
+LIST_ITERATOR: type = type(iter([]))
+
+
+def ended(out: Writer, cls: Callable, begin: Callable = iter) -> None:
+    """Pushes an iterator over an empty container that was asked for more."""
+    out.callee(stepped)
+    out.callee(begin)
+    out.callee(cls)
+    out.call(0)
+    out.call(1)
+    out.const(1)
+    out.call(2)
+
+
+class ReversedIterator(IteratorValue):
+    """reversed() of a list, which sees later changes of it, or of a tuple, text or range. index: of the next item, -1 at the end."""
+
+    def __init__(self, sequence: Value, size: int, holder: Value | None = None):
+        self.sequence, self.index, self.done = sequence, size - 1, False
+        self.holder = sequence if holder is None else holder
+
+    def pytype(self) -> type:
+        return type(reversed([] if isinstance(self.sequence, ListValue) else ()))
+
+    def remaining(self) -> int | None:
+        return 0 if self.done or self.index >= self.size() else self.index + 1
+
+    def size(self) -> int:
+        return len(self.sequence.items if isinstance(self.sequence, SequenceValue) else self.sequence.constant())
+
+    def next(self, cx: Context) -> Value | None:
+        if self.done or not 0 <= self.index < self.size():
+            self.done = True
+            return None
+        self.index -= 1
+        at = self.index + 1
+        return self.sequence.at(cx, at) if isinstance(self.sequence, SequenceValue) else self.sequence.get_item(cx, ConstantValue(at))
+
+    def children(self) -> Sequence[Value]:
+        return () if self.done else (self.holder,)
+
+    def rebuild(self, out: Writer) -> None:
+        begin = list.__reversed__ if isinstance(self.sequence, ListValue) else reversed
+        if self.done:
+            ended(out, list if isinstance(self.sequence, ListValue) else tuple, begin)
+            return
+        size = self.size()
+        if self.index >= size:
+            raise unsupported("rebuild", "a reversed iterator over a list that has shrunk")
+        out.callee(begin)
+        out.value(self.holder)
+        out.call(1)
+        if self.index != size - 1:
             out.call_method_on_top("__setstate__", self.index)
 
 

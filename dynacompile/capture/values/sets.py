@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, KeyOf, Value, builtin_attribute, wraps
+from dynacompile.capture.values.base import IteratorValue, KeyOf, Value, builtin_attribute, no_attribute, stepped, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.keys import check_numbers, is_known_key, key_in, key_of, known_key
-from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
+from dynacompile.capture.values.sequence import SequenceIterator, TupleValue, ended
 from dynacompile.cpython import RUNNING
 from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Constant, Source
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 RELATIONS = {"issubset": "__le__", "issuperset": "__ge__", "isdisjoint": "isdisjoint"}
+OPERATORS = frozenset("__or__ __and__ __sub__ __xor__ __le__ __lt__ __ge__ __gt__ __eq__ __ne__".split())
 CHANGES = frozenset("add discard remove pop update clear difference_update intersection_update symmetric_difference_update".split())
 
 
@@ -38,6 +39,12 @@ def outdated() -> Iterator[Any]:
 class SetIterator(SequenceIterator):
     """iter() of a set, which notices when the set grows or shrinks."""
 
+    def pytype(self) -> type:
+        return type(iter(set()))
+
+    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return IteratorValue.method(self, cx, name, args, kwargs)  # there is no __setstate__
+
     def __init__(self, owner: SetValue, elements: list[Value]):
         super().__init__(TupleValue(elements))
         self.owner, self.keys, self.changes = owner, list(owner.content), owner.changes
@@ -50,11 +57,23 @@ class SetIterator(SequenceIterator):
         return super().next(cx)
 
     def rebuild(self, out: Writer) -> None:
-        if self.done or len(self.owner.content) == len(self.keys):
-            super().rebuild(out)
-            return
-        out.callee(outdated)
-        out.call(0)
+        if self.done:
+            ended(out, set)
+        elif len(self.owner.content) != len(self.keys):
+            out.callee(outdated)
+            out.call(0)
+        elif list(self.owner.content) != self.keys:
+            raise unsupported("rebuild", "an iterator over a set that changes meanwhile")
+        else:
+            out.callee(stepped)
+            out.callee(iter)
+            out.value(self.owner)
+            out.call(1)
+            out.const(self.index)
+            out.call(2)
+
+    def children(self) -> Sequence[Value]:
+        return () if self.done else (self.owner,)
 
 
 class SetValue(Value):
@@ -105,10 +124,12 @@ class SetValue(Value):
 
     def get_attr(self, cx: Context, name: str) -> Value:
         if not defines(set, name):
-            raise raises(AttributeError, f"'set' object has no attribute {name!r}")
+            raise no_attribute(set, name)
         return builtin_attribute(cx, self, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name in OPERATORS and not issubclass(args[0].pytype(), (set, frozenset)):
+            return ConstantValue(NotImplemented)
         if name in CHANGES:
             self.changes += 1
             if self.source is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dynacompile.capture.breaks import Raised
 from dynacompile.capture.operator_names import BINARY, INPLACE, UNARY
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
@@ -23,6 +24,7 @@ OPERATORS = {method: name for name, method in UNARY.items() if name != "inv"} | 
 OPERATORS |= {methods[0]: name for name, methods in BINARY.items()}
 REFLECTED = {reflected: name for name, (method, reflected) in BINARY.items() if reflected not in OPERATORS}
 BY_IDENTITY = {"__eq__": True, "__ne__": False}  # what object's own give of the object itself
+BY_NAME = frozenset({"__getattribute__", "__setattr__", "__delattr__"})
 BUILTINS: dict[str, Callable] = {"__str__": str, "__repr__": repr, "__hash__": hash, "__bool__": bool, "__len__": len, "__iter__": iter}
 
 
@@ -37,6 +39,8 @@ def slot_method(cx: Context, value: Value, name: str, args: list[Value]) -> Valu
         return by_operator(cx, value, name, args, raw.__objclass__)
     if name in BUILTINS and not args:
         return HANDLERS[BUILTINS[name]](cx, [value], {})
+    if name in BY_NAME and not (args and issubclass(args[0].pytype(), str)):
+        return None
     match name, args:
         case "__call__", _:
             return value.call(cx, args, {})
@@ -67,6 +71,9 @@ def by_operator(cx: Context, value: Value, name: str, args: list[Value], owner: 
     """An operator, between values of which the class of the slot knows both."""
     if not all(issubclass(arg.pytype(), owner) for arg in args):
         return None
-    if name in REFLECTED:
-        return cx.operator(REFLECTED[name], [*args, value])
-    return cx.operator(OPERATORS[name], [value, *args])
+    try:
+        return cx.operator(REFLECTED[name], [*args, value]) if name in REFLECTED else cx.operator(OPERATORS[name], [value, *args])
+    except Raised as reason:
+        if reason.cls is TypeError and reason.value is None:  # the message of the slot is another one
+            reason.args_ = None
+        raise
