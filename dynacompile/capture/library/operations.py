@@ -23,6 +23,7 @@ from dynacompile.capture.tensors.storages import AddressValue
 from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
 from dynacompile.capture.values.answers import answered, is_undecided
 from dynacompile.capture.values.base import IteratorValue, Method, Value
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.deques import DequeValue
@@ -313,7 +314,7 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         if found is not None:
             return found.truth(cx)
     for one, other in ((left, right), (right, left)):
-        if isinstance(one, (AddressValue, IdValue, Reference, BoundMethod, Method)):
+        if isinstance(one, (AddressValue, IdValue, Reference, BoundMethod, Method, CellValue)):
             return one.equals(cx, other)
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         same_length = len(left.items) == len(right.items)

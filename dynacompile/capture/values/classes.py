@@ -34,7 +34,7 @@ from dynacompile.capture.values.rows import HANDLERS, handles, row_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple, is_structseq, reads_as_tuple
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Flag, identity
-from dynacompile.ir.namespaces import MISSING
+from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ class ClassValue(Value):
 
     def of_enum(self, cx: Context, name: str, above: Any) -> Value:
         """What the metaclass of enumerations finds."""
+        if vars(self.real).get("__new__") is not enum.Enum.__new__:  # which is set last
+            raise unsupported("unknown-attribute", f"{self.describe()}.{name} of a class that is being made")
         members = self.real.__members__  # type: ignore[attr-defined]
         if name in members:
             return cx.of(members[name])
@@ -326,10 +328,13 @@ class UnboundMethod(Value):
         return f"{self.cls.__qualname__}.{self.name}"
 
     def pytype(self) -> type:
-        return types.MethodDescriptorType
+        return type(class_lookup(self.cls, self.name))
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.name == "__init__" and self.cls is object:
+        if self.name == "__init__" and self.cls is object and args:
+            made = args[0].pytype()
+            if len(args) > 1 or kwargs and (made.__init__ is not object.__init__ or made.__new__ is object.__new__):  # type: ignore[misc]
+                raise unsupported("unknown-function", "object.__init__ with arguments")
             return ConstantValue(None)
         if self.name == "__new__":
             return self.make(cx, args, kwargs)
@@ -402,6 +407,14 @@ def new_of(raw: Any) -> UnboundMethod:
     return UnboundMethod(raw.__self__, "__new__")
 
 
+def super_of(start: Value, owner: Value) -> SuperValue:
+    """super(start, owner)"""
+    cls = start.constant()
+    if not issubclass(owner.pytype(), cls) and not (isinstance(owner, ClassValue) and issubclass(owner.real, cls)):
+        raise unsupported("would-raise", "super(): obj must be an instance or subtype of type")
+    return SuperValue(cls, owner)
+
+
 class SuperValue(Value):
     """super(start, owner)."""
 
@@ -414,8 +427,6 @@ class SuperValue(Value):
     def get_attr(self, cx: Context, name: str) -> Value:
         is_class = isinstance(self.owner, ClassValue) and not issubclass(self.start, type)
         cls = self.owner.constant() if is_class else self.owner.pytype()
-        if self.start not in cls.__mro__:
-            raise unsupported("would-raise", "super(): obj must be an instance or subtype of type")
         found = assigned_attribute(cx, cls, name, self.start)
         if found is not None:
             return found

@@ -346,7 +346,7 @@ class ObjectValue(Instance):
                 return ConstantValue(None)
             case "__eq__", [other]:
                 return ConstantValue(True if other is self else NotImplemented)
-            case "__reduce_ex__", [_]:
+            case "__reduce_ex__", [ConstantValue(value=int(protocol))] if protocol > 1:
                 return call_polyfill(cx, reduction.reduce_ex, [self, *args])  # type: ignore[arg-type]
             case "__getstate__", []:
                 return call_polyfill(cx, reduction.getstate, [self])  # type: ignore[arg-type]

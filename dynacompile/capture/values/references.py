@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.bytecode import is_resume
+from dynacompile.capture.values.base import Lazy, Value, wraps
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.source import Applied, Referent, Source
+from dynacompile.ir.source import Applied, Local, Referent, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -73,8 +74,8 @@ class MadeReference(Reference):
         self.owner = owner
 
     def target(self, cx: Context) -> Value:
-        held = (value for frame in cx.frames for value in (*frame.slots, *frame.stack))
-        if self.owner.source is None and all(value is not self.owner for value in held):
+        held = [value for frame in cx.frames for value in (*frame.slots, *frame.stack)]
+        if may_end(cx, self.owner) and all(value is not self.owner and not is_variable(value, self.owner) for value in held):
             raise unsupported("lifetime", "what a weak reference to an object of the frame refers to")
         return self.owner
 
@@ -186,8 +187,23 @@ def wrap_reference(cx: Context, real: weakref.ref, source: Source) -> Value:
     return WeakReference(real, source)
 
 
+def is_variable(value: Value | None, owner: Value) -> bool:
+    """Whether a variable that was not read yet is where `owner` was found."""
+    return isinstance(value, Lazy) and value.source is not None and value.source == owner.source
+
+
+def may_end(cx: Context, owner: Value) -> bool:
+    """Whether an object may live by a variable of the frame alone, which residual code lets go of earlier than Python."""
+    return owner.source is None or isinstance(owner.source, Local) and is_resume(cx.frames[0].code)
+
+
+@handles(weakref.proxy)
+def row_proxy(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("lifetime" if args and may_end(cx, args[0]) else "unknown-function", "what a weak proxy stands for")
+
+
 @handles(weakref.ref)
 def row_reference(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
-        raise unsupported("unknown-function", "a weak reference with a callback")
+        raise unsupported("lifetime" if args and may_end(cx, args[0]) else "unknown-function", "what a weak reference with a callback refers to")
     return cx.state(MadeReferences).by_target.setdefault(args[0], MadeReference(args[0]))
