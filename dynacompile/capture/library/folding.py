@@ -81,7 +81,7 @@ def has_flag(flag: int) -> Callable[[Value], bool]:
     def test(value: Value) -> bool:
         function = getattr(value, "function", value)
         if (
-            isinstance(function, (ObjectValue, PartialValue))
+            isinstance(value, (ObjectValue, PartialValue))
             or isinstance(function, FunctionValue)
             and "_is_coroutine_mark" in {*function.own_dict(), *function.stored}
         ):

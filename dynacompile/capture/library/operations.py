@@ -37,6 +37,7 @@ from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.own_methods import own_method, refuse_own
 from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import Reference
+from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
@@ -348,6 +349,8 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         return apply_operator(cx, "eq", [left, right]).truth(cx)
     if (isinstance(left, EnumMember) or isinstance(right, EnumMember)) and (found := member_binary(cx, "eq", left, right)) is not None:
         return found.truth(cx)
+    if isinstance(left, BuiltinValue) and isinstance(right, BuiltinValue):
+        return bool(left.real == right.real)  # methods of one object are one method, and several objects
     for value in (left, right):
         if isinstance(value, (ConstantValue, ClassValue, ExceptionValue)):
             refuse_own(cx, value.pytype(), "__eq__", "__ne__")

@@ -281,6 +281,9 @@ class ClassValue(Value):
         out.const(self.real)
 
 
+UNBOUND = (staticmethod, classmethod, types.ClassMethodDescriptorType)  # what a class has in its dict, and binds where it is read from the class
+
+
 class ClassDict(NamespaceValue):
     """The dict of a class, of which programs see a proxy."""
 
@@ -298,7 +301,7 @@ class ClassDict(NamespaceValue):
             cx.names.of_own(self.real)
             return None
         raw = cx.lookup(self.real, name)
-        return cx.wrap(raw, Constant(raw, name) if isinstance(raw, (staticmethod, classmethod)) else class_source(self.real, name))
+        return cx.wrap(raw, Constant(raw, name) if isinstance(raw, UNBOUND) else class_source(self.real, name))
 
     def names(self, cx: Context) -> list[str]:
         cx.names.of_own(self.real)
@@ -382,13 +385,14 @@ def allocates_plainly(cls: type) -> bool:
         cls.__basicsize__ - 8 * slots <= PLAIN_SIZE
         and issubclass(cls.__base__ or cls, object)
         and all(base is object or base.__flags__ & HEAP_TYPE for base in cls.__mro__)
+        and not any(isinstance(base.__dict__.get("__new__"), types.BuiltinFunctionType) for base in cls.__mro__ if base is not object)
         and (cls.__setattr__ is object.__setattr__ or isinstance(cls.__setattr__, types.FunctionType))
         and (cls.__getattribute__ is object.__getattribute__ or isinstance(cls.__getattribute__, types.FunctionType))
         and not hasattr(cls, "__del__")
     )
 
 
-HEAP_TYPE = 1 << 9  # classes made by class statements
+HEAP_TYPE = 1 << 9  # classes made by class statements, and some that are written in C
 
 
 def is_plain_class(cls: type) -> bool:

@@ -10,6 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import is_resume
 from dynacompile.capture.values.base import Lazy, Value, wraps
+from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Applied, Local, Referent, Source
@@ -183,6 +184,9 @@ def row_weak(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @wraps(weakref.ref)
 def wrap_reference(cx: Context, real: weakref.ref, source: Source) -> Value:
+    if real.__callback__ is not None:  # an entry would keep it alive, and so have the callback called
+        cx.guard("TYPE", source, type(real))
+        return RefusedValue(real, "unknown-object", source, f"{source.text()}, a weak reference with a callback,")
     cx.guard("ID", source, identity(real))
     return WeakReference(real, source)
 

@@ -28,8 +28,8 @@ def row_signature(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> V
         if "__signature__" in function.real.__dict__ or function.source is None:
             break
         function = cx.wrap(function.real.__dict__["__wrapped__"], DictAttr(function.source, "__wrapped__"))
-    real = function.real if isinstance(function, FunctionValue) else None
-    if len(args) != 1 or kwargs or real is None or function.stored or function.fields or SAYS_SIGNATURE & set(real.__dict__):
+    real = function.real if isinstance(function, FunctionValue) and not function.stored and not function.fields else None
+    if len(args) != 1 or kwargs or real is None or SAYS_SIGNATURE & set(real.__dict__):
         plain: Any = inspect.signature
         return function_value(cx, plain, Constant(plain, "inspect.signature")).call(cx, args, kwargs)
     for name in ("__defaults__", "__kwdefaults__"):
