@@ -37,7 +37,8 @@ def types_of_methods():
 
 def class_methods_of_c_classes():
     raw = dict.__dict__["fromkeys"]
-    return raw(dict, "ab"), dict.fromkeys == dict.fromkeys, dict.fromkeys == [].append
+    own = Plain.__init_subclass__
+    return raw(dict, "ab"), dict.fromkeys == dict.fromkeys, dict.fromkeys == [].append, own == Plain.__init_subclass__, own == Fits.__init_subclass__
 
 
 def object_takes_no_arguments():
@@ -55,7 +56,7 @@ def aliases_that_make():
 def type_parameters():
     parameter = typing.ParamSpec("parameter")
     several = typing.TypeVarTuple("several")
-    return parameter.__name__, several.__name__
+    return parameter.__name__, several.__name__, parameter.__module__, typing.TypeVar("T").__module__
 
 
 def hints_of_an_own_function():

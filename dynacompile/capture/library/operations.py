@@ -349,8 +349,8 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         return apply_operator(cx, "eq", [left, right]).truth(cx)
     if (isinstance(left, EnumMember) or isinstance(right, EnumMember)) and (found := member_binary(cx, "eq", left, right)) is not None:
         return found.truth(cx)
-    if isinstance(left, BuiltinValue) and isinstance(right, BuiltinValue):
-        return bool(left.real == right.real)  # methods of one object are one method, and several objects
+    if all(isinstance(value, (BuiltinValue, RefusedValue)) and value.pytype() is BuiltinFunctionType for value in (left, right)):
+        return bool(left.real == right.real)  # type: ignore[attr-defined]  # methods of one object are one method, and several objects
     for value in (left, right):
         if isinstance(value, (ConstantValue, ClassValue, ExceptionValue)):
             refuse_own(cx, value.pytype(), "__eq__", "__ne__")
