@@ -43,6 +43,7 @@ from dynacompile.capture.values.contexts import EnteredByHand
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.positions import GivenIterators
+from dynacompile.capture.values.references import GivenVariables
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, RunsDiffer, Unsupported, VerifyError
@@ -314,6 +315,8 @@ def root_frame(cx: Trace, frame: Any) -> SymbolicFrame:
         cx.state(Cells).values[id(cell)] = value
         closure.append(value)
     symbolic = SymbolicFrame(cx, decoded, cx.root_scope, closure)
+    if is_resume(code):
+        cx.state(GivenVariables).ids = {id(frame.slots[slot]) for slot in range(parameter_count(code))}
     for slot in range(parameter_count(code)):
         symbolic.slots[slot] = Lazy(cx, frame.slots[slot], Local(decoded.slots[slot], slot))
     return symbolic

@@ -216,6 +216,17 @@ def references_after_a_break():
     return reference() is None
 
 
+def references_of_variables_deleted_after_a_break():
+    def function():
+        return 0
+
+    reference = weakref.ref(function)
+    dynacompile.graph_break()
+    before = reference() is None
+    del function
+    return before, reference() is None
+
+
 def references_with_callbacks():
     said, held = [], Plain()
     reference = weakref.ref(held, said.append)
@@ -273,6 +284,7 @@ def outcome(fn, *args):
         interned,
         proxies,
         references_after_a_break,
+        references_of_variables_deleted_after_a_break,
         references_with_callbacks,
         callbacks_of_references_that_are_gone,
         finalizers,

@@ -51,6 +51,13 @@ class Reference(Value):
         return isinstance(other, Reference) and self.target(cx) is other.target(cx)
 
 
+class GivenVariables:
+    """What a frame that goes on after a break has in its variables, by id: an object may live by such a variable alone."""
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+
+
 class WeakReference(Reference):
     """A weakref; pinned by identity. The entry does not keep alive what it refers to."""
 
@@ -62,6 +69,12 @@ class WeakReference(Reference):
         if target is None or type(self.real) is not weakref.ref or self.real.__callback__ is not None:
             raise unsupported("unknown-object", f"what {self.source.text()} refers to")
         found = cx.known_value(target)
+        if id(target) in cx.state(GivenVariables).ids and not any(
+            isinstance(value, Lazy) and value.real is target or value is not None and value is found
+            for frame in cx.frames
+            for value in (*frame.slots, *frame.stack)
+        ):
+            raise unsupported("lifetime", f"what {self.source.text()} refers to")
         if found is None:
             return cx.wrap(target, Referent(self.source))
         cx.guard("ID", found.source, identity(target))
