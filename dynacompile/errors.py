@@ -59,6 +59,10 @@ class VerifyError(DynacompileError):
         super().__init__(f"{stage}: {what} (a bug in dynacompile: please report it with DYNACOMPILE_LOGS=all)")
 
 
+class RunsDiffer(VerifyError):
+    """Capture ran over a frame twice, and met another program: its state changed meanwhile, as other threads change it, or this is a bug."""
+
+
 class BackendError(DynacompileError):
     """A user's backend raised or returned something that is not callable."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import LIFETIME, unsupported
 from dynacompile.capture.bytecode import Decoded
 from dynacompile.capture.calling import with_null
 from dynacompile.capture.ending import Ending, decide_cells, refuse_open, spent, start
@@ -28,6 +28,7 @@ from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.object_parts import InstanceDict
 from dynacompile.capture.values.positions import StateValue, can_hand_on
+from dynacompile.capture.values.references import MadeReference, is_variable, may_end
 from dynacompile.cpython.instructions import Handler, Instr
 from dynacompile.ir.guard_facts import is_a
 from dynacompile.ir.source import Source
@@ -73,6 +74,15 @@ def refuse_dicts_of_objects(values: Sequence[Value]) -> None:
             raise unsupported("rebuild", f"{value.describe()}, which is used after the graph break,")
 
 
+def refuse_let_go(frame: SymbolicFrame, needed: Sequence[Value]) -> None:
+    """A weak reference is used after the break, and its object is held by a variable alone that is not, which Python would keep until the frame ends."""
+    for value in needed:
+        if not isinstance(value, MadeReference) or not may_end(frame.cx, value.owner) or value.owner in needed:
+            continue
+        if any(slot is value.owner or is_variable(slot, value.owner) for slot in frame.slots):
+            raise unsupported(LIFETIME, "what a weak reference to an object of the frame refers to")
+
+
 def finish_break(frame: SymbolicFrame, execute: bool, code: str) -> Ending:
     """The residual code of a frame that stops before `frame.current`; execute: it runs that instruction itself. code: of the break."""
     cx, instr = frame.cx, frame.current
@@ -94,6 +104,7 @@ def finish_break(frame: SymbolicFrame, execute: bool, code: str) -> Ending:
     keeps = decide_cells(cx, needed, bool(frame.code.co_cellvars))
     refuse_dicts_of_objects([v for v in (*local_values.values(), *below) if v is not None])
     needed_now = [*needed, *cx.effects.values()]
+    refuse_let_go(frame, reached(needed_now))
     frame.refuse_pending([*reached(needed_now), *unfolded(lower, alone)])
     targets = [target(cx.codes, frame.decoded, point) for point in points]
     final_mode = torch.is_grad_enabled()

@@ -64,6 +64,7 @@ BREAKS: dict[str, Row] = {
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
     "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),
     "which-object": Row("{}: which of several equal objects it is, capture does not know", "compare them by ==, or keep the object itself in a variable"),
+    "watching": Row("{} has every frame watched that runs from there on", "nothing is to be done: the function runs as Python, for who watches it"),
     "lifetime": Row("{} may be gone already", "keep the object in a variable for as long as its weak reference is used"),
     "schedule": Row("{} computes rates of the next step on the host, by a count that differs in each call", "call it outside of the compiled region"),
     "too-deep": Row("calls nest too deeply to be inlined ({})", "unroll the recursion"),
@@ -80,7 +81,7 @@ UNBOUNDED = frozenset({"too-long", "too-many-operations"})
 """A frame that reaches a limit of the trace is left to Python as a whole: each of its pieces would be as long."""
 FIRST_STEP = "first-step"
 LIFETIME = "lifetime"
-WHOLE = UNBOUNDED | {FIRST_STEP, LIFETIME, "which-object"}
+WHOLE = UNBOUNDED | {FIRST_STEP, LIFETIME, "watching", "which-object"}
 """What leaves a frame to Python as a whole."""
 OF_VALUES = frozenset({"data-dependent-shape", "to-python"})
 """What symbols for values can keep from ending a graph."""

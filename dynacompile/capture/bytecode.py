@@ -20,8 +20,13 @@ READS_LOCAL = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", 
 WRITES_LOCAL = frozenset({"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"})
 CELL_OPS = frozenset({"MAKE_CELL", "LOAD_CLOSURE", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 STACK_PREFIX = ".s"  # of the parameters by which a resume function gets the values on the stack
+RESUME_PREFIX = "<resume at line "  # of their qualified names; tracebacks and logs show the name of the function
 LOOP_SUFFIX = "i"  # of those that say how far a loop is
 SLOT_OPS = READS_LOCAL | WRITES_LOCAL | CELL_OPS
+
+
+def is_resume(code: CodeType) -> bool:
+    return code.co_qualname.startswith(RESUME_PREFIX)
 
 
 @dataclass(frozen=True, eq=False)

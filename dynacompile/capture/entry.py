@@ -18,7 +18,7 @@ from dynacompile.capture.assemble import assemble
 from dynacompile.capture.bound_numbers import bind_numbers
 from dynacompile.capture.breaking import can_execute, finish_break
 from dynacompile.capture.breaks import BREAKS, OF_VALUES, WHOLE, NotConstant, Raised, unsupported
-from dynacompile.capture.bytecode import CodeCache
+from dynacompile.capture.bytecode import CodeCache, is_resume
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.frames.interpreter import SymbolicFrame, is_plain_frame
 from dynacompile.capture.frames.repeats import Facts
@@ -26,7 +26,6 @@ from dynacompile.capture.frames.selection import Refused
 from dynacompile.capture.handling import can_be_handed_on
 from dynacompile.capture.manner import Manner
 from dynacompile.capture.residual import Builder, parameter_count
-from dynacompile.capture.resume import is_resume
 from dynacompile.capture.shared_memory import SharesMemory
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, counts_loop
 from dynacompile.capture.tensors.deferred_texts import TextOutdated
@@ -44,9 +43,10 @@ from dynacompile.capture.values.contexts import EnteredByHand
 from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.positions import GivenIterators
+from dynacompile.capture.values.references import GivenVariables
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
-from dynacompile.errors import MarkViolated, Unsupported, VerifyError
+from dynacompile.errors import MarkViolated, RunsDiffer, Unsupported, VerifyError
 from dynacompile.ir.captured import PENDING, Break, Captured, GraphInput, Guard, Site, Wrappers, no_guards
 from dynacompile.ir.guard_facts import GlobalState, global_state, is_a
 from dynacompile.ir.recurrence import check_recurs
@@ -106,11 +106,15 @@ def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: 
             raise origin(bug) from None
 
     try:
-        return capture(frame, env, codes, policy, facts)
+        try:
+            return capture(frame, env, codes, policy, facts)
+        except RunsDiffer:  # what another thread has changed between the runs may stay as it is now
+            return capture(frame, env, codes, policy, facts)
     except (VerifyError, LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError) as bug:
         if env.config.verify:
             raise
-        check_recurs(origin(bug), again)
+        if not isinstance(bug, RunsDiffer):
+            check_recurs(origin(bug), again)
         raise unsupported("internal", f"{frame.code.co_qualname}: {type(bug).__name__}: {bug}") from bug
 
 
@@ -123,6 +127,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
     code = frame.code
     if not is_plain_frame(code):
         raise unsupported("frame-kind", f"{code.co_qualname} is a generator, coroutine or module body")
+    if type(frame.globals) is not dict or type(frame.builtins) is not dict:
+        raise unsupported("frame-kind", f"{code.co_qualname} has globals whose class says what a global is")
     if str(frame.globals.get("__name__")).startswith("namedtuple_"):
         raise unsupported("frame-kind", f"{code.co_qualname} makes a named tuple")
     if refusal(str(frame.globals.get("__name__"))) is not None:
@@ -213,7 +219,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
     with SavedModes() as modes:
         attempt = run(modes.trace(trace()), frame, stop)
         if attempt.broke is not None:
-            raise VerifyError("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
+            raise RunsDiffer("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
 
 
@@ -309,6 +315,8 @@ def root_frame(cx: Trace, frame: Any) -> SymbolicFrame:
         cx.state(Cells).values[id(cell)] = value
         closure.append(value)
     symbolic = SymbolicFrame(cx, decoded, cx.root_scope, closure)
+    if is_resume(code):
+        cx.state(GivenVariables).ids = {id(frame.slots[slot]) for slot in range(parameter_count(code))}
     for slot in range(parameter_count(code)):
         symbolic.slots[slot] = Lazy(cx, frame.slots[slot], Local(decoded.slots[slot], slot))
     return symbolic

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import CodeType
 
-from dynacompile.capture.bytecode import CodeCache, Decoded
+from dynacompile.capture.bytecode import CodeCache, Decoded, is_resume
 from dynacompile.capture.handling import leave_handlers
 from dynacompile.capture.residual import Builder
-from dynacompile.capture.resume import Recipe, ResumePoint, arguments, is_resume, resume_code
+from dynacompile.capture.resume import Recipe, ResumePoint, arguments, resume_code
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.positions import END, NEXT_ITEM, StateValue
 

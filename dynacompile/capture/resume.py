@@ -13,6 +13,7 @@ from dynacompile.capture.assemble import assemble
 from dynacompile.capture.bytecode import (
     CELL_OPS,
     LOOP_SUFFIX,
+    RESUME_PREFIX,
     SLOT_OPS,
     STACK_PREFIX,
     CodeCache,
@@ -26,7 +27,6 @@ from dynacompile.capture.values.positions import hand_on, positioned
 from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
 
-RESUME_PREFIX = "<resume at line "  # of their qualified names; tracebacks and logs show the name of the function
 # flags that a resume function keeps: OPTIMIZED, NEWLOCALS, NESTED and the future imports; not *args, **kwargs
 GENERATOR = 0x20
 KEPT_FLAGS = 0x1 | 0x2 | 0x10 | 0xFFE0000
@@ -60,10 +60,6 @@ class ResumePoint:
     lasti: bool | None = None
     generates: bool = False
     ends: bool = False
-
-
-def is_resume(code: CodeType) -> bool:
-    return code.co_qualname.startswith(RESUME_PREFIX)
 
 
 class RecipeWriter(CallWriter):

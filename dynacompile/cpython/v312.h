@@ -10,6 +10,7 @@ constexpr bool collects_when_allocating = false;
 inline Py_ssize_t request_extra_index(freefunc release) { return PyUnstable_Eval_RequestCodeExtraIndex(release); }
 inline int get_extra(PyObject* code, Py_ssize_t index, void** extra) { return PyUnstable_Code_GetExtra(code, index, extra); }
 inline int set_extra(PyObject* code, Py_ssize_t index, void* extra) { return PyUnstable_Code_SetExtra(code, index, extra); }
+constexpr int monitored_events = _PY_MONITORING_UNGROUPED_EVENTS;  // of sys.monitoring, each with the tools that are told of it
 inline bool is_finalizing() { return _Py_IsFinalizing(); }
 
 template <void (*changed)()>
@@ -52,6 +53,9 @@ inline bool is_fresh(Frame* f) { return f->owner == FRAME_OWNED_BY_THREAD && f->
 // The frame that the thread is running: the caller of one that the hook meets.
 inline Frame* current_frame(PyThreadState* ts) { return ts->cframe->current_frame; }
 
+// How many more Python calls may nest in the thread before RecursionError.
+inline int& calls_left(PyThreadState* ts) { return ts->py_recursion_remaining; }
+
 // A frame of Python code, rather than one that the evaluator puts between C and Python.
 inline bool is_python_call(Frame* f) { return f->owner == FRAME_OWNED_BY_THREAD; }
 
@@ -91,6 +95,9 @@ extern "C" {
 }
 
 namespace dynacompile {
+
+// The tools of sys.monitoring that are told of each event in all code, as bits.
+inline const uint8_t* monitoring_tools(PyInterpreterState* interpreter) { return interpreter->monitors.tools; }
 
 inline bool lock_is_held(PyInterpreterState* interpreter) { return __atomic_load_n(&interpreter->ceval.gil->locked._value, __ATOMIC_RELAXED) > 0; }
 

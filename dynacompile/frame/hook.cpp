@@ -109,11 +109,25 @@ PyObject* run_entry(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entr
     return run_code(ts, frame, entry->code);
 }
 
+// Lets calls of a compile nest as deeply as in a program that has just begun, however deep the frame lies that is compiled: eager needs no room for it.
+class RoomToCompile {
+  public:
+    explicit RoomToCompile(PyThreadState* ts) : ts_(ts), more_(std::max(0, room - calls_left(ts))) { calls_left(ts_) += more_; }
+    ~RoomToCompile() { calls_left(ts_) -= more_; }
+    RoomToCompile(const RoomToCompile&) = delete;
+
+  private:
+    static constexpr int room = 1000;  // CPython's own limit, where the program sets none
+    PyThreadState* ts_;
+    int more_;
+};
+
 // The answer of the region's callback about the frame that `proxy` stands for, or null with an error set.
 PyObject* ask_about(PyThreadState* ts, PyObject* proxy, RegionState* state, PyObject* on_miss) {
     Outside outside;
     RegionScope off(ts, nullptr, nullptr);
     off.compiling();
+    const RoomToCompile room(ts);
     PyObject* arguments[] = {proxy, reinterpret_cast<PyObject*>(state)};
     PyObject* answer = call_object(on_miss, arguments, 2, nullptr);
     end_proxy(proxy);
@@ -236,6 +250,7 @@ PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag) {
     Extra* extra = need_extra(frame_code(frame));
     if (!extra) return unwind(ts, frame);
     if (extra->resumes) take_arguments(ts, frame);
+    if (is_watched_since(scope.watchers, ts)) return _PyEval_EvalFrameDefault(ts, frame, 0);
     const bool left = is_left(scope, extra, frame_code(frame));
     if (left && extra->buckets.empty()) return _PyEval_EvalFrameDefault(ts, frame, 0);
     if (extra->mark == Mark::skip_recursive) return is_step_left_by_dynamo(frame) ? _PyEval_EvalFrameDefault(ts, frame, 0) : run_plainly(ts, frame);
@@ -375,5 +390,6 @@ bool hook_leave(Before& before) {
 bool init_frame(PyObject* module) {
     using namespace dynacompile;
     interpreter = PyInterpreterState_Main();
+    init_watchers(interpreter);
     return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && init_background(module) && PyModule_AddFunctions(module, hook_functions) == 0;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "frame/boundary.h"
+#include "frame/watchers.h"
 #include "guards/machine.h"
 
 namespace dynacompile {
@@ -103,6 +104,7 @@ struct Scope {
     const _PyStackChunk* stack;  // a chunk of the stack that lives as long as the scope; of no scope: the stack's first chunk, or null
     uint64_t id;                 // 0: no scope
     PyCodeObject* target;        // the region's own function, borrowed
+    Watchers watchers;           // when the stack's outermost scope began
 };
 
 // The scopes of a thread. A thread has several stacks where greenlets run on it, and a switch from one to another tells nobody: `now` belongs to the
@@ -144,7 +146,8 @@ class RegionScope {
             thread_.stacks++;
             saved_.stack = nullptr;
         }
-        thread_.now = {state, on_miss, saved_.compiling, saved_.id ? saved_.stack : ts->datastack_chunk, ++thread_.last, saved_.target};
+        thread_.now = {state, on_miss, saved_.compiling, saved_.id ? saved_.stack : ts->datastack_chunk, ++thread_.last, saved_.target,
+                       saved_.id ? saved_.watchers : watchers_of(ts)};
         id_ = thread_.last;
     }
     ~RegionScope() {

@@ -20,9 +20,14 @@ def test_what_python_drops_ends_after_a_break():
 
     ends = []
 
-    def program(x):
+    @dynacompile.disable
+    def made():
         held = Held()
         weakref.finalize(held, ends.append, "held")
+        return held
+
+    def program(x):
+        held = made()
         y = x * 2
         dynacompile.graph_break()
         y = y + 1

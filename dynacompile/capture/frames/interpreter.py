@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from dynacompile.capture.breaks import Raised, raises, unsupported
-from dynacompile.capture.bytecode import Decoded
+from dynacompile.capture.bytecode import Decoded, is_resume
 from dynacompile.capture.calling import with_null
 from dynacompile.capture.frames.dropping import runs_code
 from dynacompile.capture.frames.table import TABLE, Opcode
-from dynacompile.capture.resume import ResumePoint, arguments, is_resume, resume_code
+from dynacompile.capture.resume import ResumePoint, arguments, resume_code
 from dynacompile.capture.values.base import NULL, IteratorValue, Lazy, Value
 from dynacompile.capture.values.binding import bind_call
 from dynacompile.capture.values.cells import CellValue

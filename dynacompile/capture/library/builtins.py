@@ -6,6 +6,7 @@ import builtins
 import collections
 import math
 import operator
+import sys
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from dynacompile.capture.tensors.read_numbers import ReadNumber, computed, conve
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
-from dynacompile.capture.values.classes import ClassValue, SuperValue
+from dynacompile.capture.values.classes import ClassValue, super_of
 from dynacompile.capture.values.constant import ConstantValue, SliceValue, has_one_object, is_none
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.identities import IdValue
@@ -269,7 +270,7 @@ def super_arguments(cx: Context) -> tuple[Value, Value]:
     if "__class__" not in names or not frame.code.co_argcount:
         raise unsupported("would-raise", "super(): no arguments")
     first = frame.slots[0]
-    owner = first.read(cx) if isinstance(first, CellValue) else None if first is None else cx.force(first)
+    owner = first.read(cx) if isinstance(first, CellValue) and names[0] in frame.code.co_cellvars else None if first is None else cx.force(first)
     cell = frame.slots[names.index("__class__")]
     if owner is None or not isinstance(cell, CellValue):
         raise unsupported("would-raise", "super(): arg[0] deleted")
@@ -280,10 +281,10 @@ def super_arguments(cx: Context) -> tuple[Value, Value]:
 def row_super(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         cell, owner = super_arguments(cx)
-        return SuperValue(cell.constant(), owner)
+        return super_of(cell, owner)
     if len(args) != 2 or not isinstance(args[0], ClassValue):
         raise unsupported("unknown-function", "super() of this form")
-    return SuperValue(args[0].real, args[1])
+    return super_of(args[0], args[1])
 
 
 @handles(object)
@@ -299,6 +300,11 @@ def row_method(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
 @handles(typing.cast)
 def row_cast(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return args[1]
+
+
+@handles(breakpoint, sys.settrace, sys.setprofile)
+def row_watching(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("watching", "a trace function, a profile function or a debugger")
 
 
 @handles(print, input, builtins.open)

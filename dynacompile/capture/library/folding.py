@@ -23,6 +23,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ PURE: tuple[Any, ...] = (
     float.fromhex,
     bytes.fromhex,
     str.maketrans,
-    sys.intern,
     sys.getrecursionlimit,
 )
 
@@ -82,6 +82,12 @@ def kind_test(real: Callable[[Any], bool], test: Callable[[Value], bool]) -> Non
 def has_flag(flag: int) -> Callable[[Value], bool]:
     def test(value: Value) -> bool:
         function = getattr(value, "function", value)
+        if (
+            isinstance(value, (ObjectValue, PartialValue))
+            or isinstance(function, FunctionValue)
+            and "_is_coroutine_mark" in {*function.own_dict(), *function.stored}
+        ):
+            raise unsupported("unknown-function", f"a question about the code of {value.describe()}")
         return isinstance(function, FunctionValue) and bool(function.code.co_flags & flag)
 
     return test

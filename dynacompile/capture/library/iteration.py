@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 def row_iter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2:
         return LazyIterator(UNTIL, until(cx, *args))
-    return args[0].iterate(cx)
+    made = args[0].iterate(cx)
+    return made.owner if isinstance(made, ObjectIterator) else made  # type: ignore[return-value]  # the program has the object itself
 
 
 @handles(next)

@@ -23,6 +23,7 @@ from dynacompile.capture.tensors.storages import AddressValue
 from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
 from dynacompile.capture.values.answers import answered, is_undecided
 from dynacompile.capture.values.base import IteratorValue, Method, Value
+from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassDict, ClassValue
 from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, SliceValue, has_one_object
 from dynacompile.capture.values.deques import DequeValue
@@ -36,6 +37,7 @@ from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.own_methods import own_method, refuse_own
 from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import Reference
+from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
 from dynacompile.capture.values.sets import SetValue
@@ -313,7 +315,7 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         if found is not None:
             return found.truth(cx)
     for one, other in ((left, right), (right, left)):
-        if isinstance(one, (AddressValue, IdValue, Reference, BoundMethod, Method)):
+        if isinstance(one, (AddressValue, IdValue, Reference, BoundMethod, Method, CellValue)):
             return one.equals(cx, other)
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue):
         same_length = len(left.items) == len(right.items)
@@ -347,6 +349,8 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         return apply_operator(cx, "eq", [left, right]).truth(cx)
     if (isinstance(left, EnumMember) or isinstance(right, EnumMember)) and (found := member_binary(cx, "eq", left, right)) is not None:
         return found.truth(cx)
+    if all(isinstance(value, (BuiltinValue, RefusedValue)) and value.pytype() is BuiltinFunctionType for value in (left, right)):
+        return bool(left.real == right.real)  # type: ignore[attr-defined]  # methods of one object are one method, and several objects
     for value in (left, right):
         if isinstance(value, (ConstantValue, ClassValue, ExceptionValue)):
             refuse_own(cx, value.pytype(), "__eq__", "__ne__")

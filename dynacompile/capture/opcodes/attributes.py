@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import Raised
+from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.frames.table import opcode
-from dynacompile.capture.values.classes import SuperValue
+from dynacompile.capture.values.classes import super_of
 from dynacompile.capture.values.constant import SliceValue
 from dynacompile.capture.values.exceptions import note_attribute
 
@@ -41,8 +41,10 @@ def attribute(f: SymbolicFrame, i: Instr) -> Value:
 
 @opcode("LOAD_SUPER_ATTR", effect=lambda arg, jump: -2 + (arg & 1))
 def load_super_attr(f: SymbolicFrame, i: Instr) -> None:
-    _super, cls, owner = f.pop_many(3)
-    found = SuperValue(cls.constant(), owner).get_attr(f.cx, f.code.co_names[i.arg >> 2])
+    called, cls, owner = f.pop_many(3)
+    if called.constant() is not super:
+        raise unsupported("unknown-function", f"{called.describe()} in the place of super")
+    found = super_of(cls, owner).get_attr(f.cx, f.code.co_names[i.arg >> 2])
     if i.arg & 1:
         f.push_callable(found)
     else:

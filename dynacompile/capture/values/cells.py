@@ -57,6 +57,11 @@ class CellValue(Value):
     def get_attr(self, cx: Context, name: str) -> Value:
         return self.read(cx) if name == "cell_contents" else super().get_attr(cx, name)
 
+    def equals(self, cx: Context, other: Value) -> bool:
+        if not isinstance(other, CellValue) or self.content is None or other.content is None:
+            return isinstance(other, CellValue) and self.content is other.content
+        return cx.equal(self.read(cx), other.read(cx))
+
     def replay_values(self) -> Sequence[Value]:
         return () if self.content is None or not self.exists() else (self.content,)
 

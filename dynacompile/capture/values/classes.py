@@ -142,6 +142,8 @@ class ClassValue(Value):
 
     def of_enum(self, cx: Context, name: str, above: Any) -> Value:
         """What the metaclass of enumerations finds."""
+        if vars(self.real).get("__new__") is not enum.Enum.__new__:  # which is set last
+            raise unsupported("unknown-attribute", f"{self.describe()}.{name} of a class that is being made")
         members = self.real.__members__  # type: ignore[attr-defined]
         if name in members:
             return cx.of(members[name])
@@ -282,6 +284,9 @@ class ClassValue(Value):
         out.const(self.real)
 
 
+UNBOUND = (staticmethod, classmethod, types.ClassMethodDescriptorType)  # what a class has in its dict, and binds where it is read from the class
+
+
 class ClassDict(NamespaceValue):
     """The dict of a class, of which programs see a proxy."""
 
@@ -299,7 +304,7 @@ class ClassDict(NamespaceValue):
             cx.names.of_own(self.real)
             return None
         raw = cx.lookup(self.real, name)
-        return cx.wrap(raw, Constant(raw, name) if isinstance(raw, (staticmethod, classmethod)) else class_source(self.real, name))
+        return cx.wrap(raw, Constant(raw, name) if isinstance(raw, UNBOUND) else class_source(self.real, name))
 
     def names(self, cx: Context) -> list[str]:
         cx.names.of_own(self.real)
@@ -329,10 +334,13 @@ class UnboundMethod(Value):
         return f"{self.cls.__qualname__}.{self.name}"
 
     def pytype(self) -> type:
-        return types.MethodDescriptorType
+        return type(class_lookup(self.cls, self.name))
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.name == "__init__" and self.cls is object:
+        if self.name == "__init__" and self.cls is object and args:
+            made = args[0].pytype()
+            if len(args) > 1 or kwargs and (made.__init__ is not object.__init__ or made.__new__ is object.__new__):  # type: ignore[misc]
+                raise unsupported("unknown-function", "object.__init__ with arguments")
             return ConstantValue(None)
         if self.name == "__new__":
             return self.make(cx, args, kwargs)
@@ -386,6 +394,7 @@ def allocates_plainly(cls: type) -> bool:
         cls.__basicsize__ - 8 * slots <= PLAIN_SIZE
         and issubclass(cls.__base__ or cls, object)
         and all(base is object or base.__flags__ & HEAP_TYPE for base in cls.__mro__)
+        and not any(isinstance(base.__dict__.get("__new__"), types.BuiltinFunctionType) for base in cls.__mro__ if base is not object)
         and (cls.__setattr__ is object.__setattr__ or isinstance(cls.__setattr__, types.FunctionType))
         and (cls.__getattribute__ is object.__getattribute__ or isinstance(cls.__getattribute__, types.FunctionType))
         and not hasattr(cls, "__del__")
@@ -393,7 +402,7 @@ def allocates_plainly(cls: type) -> bool:
     )
 
 
-HEAP_TYPE = 1 << 9  # classes made by class statements
+HEAP_TYPE = 1 << 9  # classes made by class statements, and some that are written in C
 
 
 def is_plain_class(cls: type) -> bool:
@@ -412,6 +421,14 @@ def new_of(raw: Any) -> UnboundMethod:
     return UnboundMethod(raw.__self__, "__new__")
 
 
+def super_of(start: Value, owner: Value) -> SuperValue:
+    """super(start, owner)"""
+    cls = start.constant()
+    if not issubclass(owner.pytype(), cls) and not (isinstance(owner, ClassValue) and issubclass(owner.real, cls)):
+        raise unsupported("would-raise", "super(): obj must be an instance or subtype of type")
+    return SuperValue(cls, owner)
+
+
 class SuperValue(Value):
     """super(start, owner)."""
 
@@ -424,8 +441,6 @@ class SuperValue(Value):
     def get_attr(self, cx: Context, name: str) -> Value:
         is_class = isinstance(self.owner, ClassValue) and not issubclass(self.start, type)
         cls = self.owner.constant() if is_class else self.owner.pytype()
-        if self.start not in cls.__mro__:
-            raise unsupported("would-raise", "super(): obj must be an instance or subtype of type")
         found = assigned_attribute(cx, cls, name, self.start)
         if found is not None:
             return found

@@ -246,6 +246,8 @@ def make_exception(cx: Context, cls: type, args: list[Value], kwargs: dict[str, 
         refuse_own(cx, cls, "__init__")
     if cls.__new__ is not BaseException.__new__ and issubclass(cls, (BaseExceptionGroup, OSError)):
         raise unsupported("unknown-function", f"making a {cls.__name__}")
+    if issubclass(cls, UnicodeError) and cls is not UnicodeError or issubclass(cls, SyntaxError) and len(args) > 1:  # which ask for arguments of certain types
+        raise unsupported("unknown-function", f"making a {cls.__name__}")
     if isinstance(cx.lookup(cls, "__new__"), (staticmethod, types.FunctionType)):
         raise unsupported("unknown-function", f"making a {cls.__name__}")
     made = ExceptionValue(cls, list(args))

@@ -12,7 +12,7 @@ from dynacompile.capture.values.base import Lazy, Method, Value, method_key, wra
 from dynacompile.capture.values.cells import CellValue, cell_value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.keys import key_of
-from dynacompile.capture.values.mapping import DictLike, DictValue, pairs_of
+from dynacompile.capture.values.mapping import DictLike, DictValue, OwnDicts, pairs_of
 from dynacompile.capture.values.object_parts import DELETED, DictOwner, instance_dict_of
 from dynacompile.capture.values.replaced import is_around_such_a_part, kept_in_python, replaced_by_dynamo
 from dynacompile.capture.values.sequence import TupleValue
@@ -95,6 +95,7 @@ class FunctionValue(CallableValue, DictOwner):
             case "__class__":
                 return cx.class_value(types.FunctionType, None)
             case "__dict__":
+                self.claim_dict(cx)
                 return instance_dict_of(self)
             case "__code__":
                 return ConstantValue(self.code)
@@ -166,13 +167,25 @@ class FunctionValue(CallableValue, DictOwner):
         assert self.source is not None
         return Attr(self.source, "__dict__")
 
+    def claim_dict(self, cx: Context) -> None:
+        """Has a real `__dict__` be read and written by this value alone."""
+        own = self.own_dict()
+        owners = cx.state(OwnDicts).owners.setdefault(id(own), [])
+        if self.real is None or self in owners:
+            return
+        owners.append(self)
+        if len(owners) > 1 or cx.known_value(own) is not None:
+            raise unsupported("unknown-object", f"{self.describe()}, whose __dict__ is known as a dict,")
+
     def own_attribute(self, cx: Context, name: str) -> Value | None:
+        self.claim_dict(cx)
         if name in self.stored:
             value = self.stored[name]
             return value if isinstance(value, Value) else None
         return cx.wrap(self.own_dict()[name], DictAttr(self.source, name)) if name in self.own_dict() else None
 
     def put_own(self, cx: Context, name: str, value: Value) -> None:
+        self.claim_dict(cx)
         cx.effects.touch(self)
         self.stored.pop(name, None)
         self.stored[name] = value
@@ -403,6 +416,9 @@ def wrap_function(cx: Context, real: types.FunctionType, source: Source) -> Valu
     if is_disabled(real):
         cx.guard("ID", source, identity(real))
         return RefusedValue(real, "disabled", source)
+    if type(real.__globals__) is not dict:  # the class says what a global is
+        cx.guard("ID", source, identity(real))
+        return RefusedValue(real, "unknown-object", source, f"function {real.__qualname__}, whose globals are a {type(real.__globals__).__name__},")
     cx.guard("FUNCTION", source, function_facts(real, cx.root_scope.table))
     return function_value(cx, real, source)
 

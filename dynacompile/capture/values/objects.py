@@ -524,6 +524,8 @@ def wrap_object(cx: Context, real: Any, source: Source) -> Value:
         not isinstance(cls.__getattribute__, types.FunctionType)
         and cls.__getattribute__ not in (object.__getattribute__, types.SimpleNamespace.__getattribute__)
         or cls.__module__ == "builtins"
+        or cls.__dictoffset__
+        and class_lookup(cls, "__dict__") is MISSING  # of C, with attributes that nobody can list
         or issubclass(cls, WEAK_CONTAINERS)
         or issubclass(cls, (dict, list, tuple, set, int, float, str, BaseException))
     ):

@@ -11,8 +11,10 @@ from torch.utils import deterministic
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import is_constant_object
+from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Presence, identity
+from dynacompile.ir.namespaces import class_lookup
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ class PythonModuleValue(Value):
 @wraps(types.ModuleType)
 def wrap_python_module(cx: Context, real: types.ModuleType, source: Source) -> Value:
     cx.guard("ID", source, identity(real))
+    if class_lookup(type(real), "__getattribute__") is not types.ModuleType.__getattribute__:
+        return RefusedValue(real, "unknown-object", source, f"{source.text()}, a module whose class reads attributes of its own,")
     return PythonModuleValue(real, source)
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.bytecode import is_resume
+from dynacompile.capture.values.base import Lazy, Value, wraps
+from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
-from dynacompile.ir.source import Applied, Referent, Source
+from dynacompile.ir.source import Applied, Local, Referent, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -49,6 +51,13 @@ class Reference(Value):
         return isinstance(other, Reference) and self.target(cx) is other.target(cx)
 
 
+class GivenVariables:
+    """What a frame that goes on after a break has in its variables, by id: an object may live by such a variable alone."""
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+
+
 class WeakReference(Reference):
     """A weakref; pinned by identity. The entry does not keep alive what it refers to."""
 
@@ -60,6 +69,12 @@ class WeakReference(Reference):
         if target is None or type(self.real) is not weakref.ref or self.real.__callback__ is not None:
             raise unsupported("unknown-object", f"what {self.source.text()} refers to")
         found = cx.known_value(target)
+        if id(target) in cx.state(GivenVariables).ids and not any(
+            isinstance(value, Lazy) and value.real is target or value is not None and value is found
+            for frame in cx.frames
+            for value in (*frame.slots, *frame.stack)
+        ):
+            raise unsupported("lifetime", f"what {self.source.text()} refers to")
         if found is None:
             return cx.wrap(target, Referent(self.source))
         cx.guard("ID", found.source, identity(target))
@@ -73,8 +88,8 @@ class MadeReference(Reference):
         self.owner = owner
 
     def target(self, cx: Context) -> Value:
-        held = (value for frame in cx.frames for value in (*frame.slots, *frame.stack))
-        if self.owner.source is None and all(value is not self.owner for value in held):
+        held = [value for frame in cx.frames for value in (*frame.slots, *frame.stack)]
+        if may_end(cx, self.owner) and all(value is not self.owner and not is_variable(value, self.owner) for value in held):
             raise unsupported("lifetime", "what a weak reference to an object of the frame refers to")
         return self.owner
 
@@ -182,12 +197,30 @@ def row_weak(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 @wraps(weakref.ref)
 def wrap_reference(cx: Context, real: weakref.ref, source: Source) -> Value:
+    if real.__callback__ is not None:  # an entry would keep it alive, and so have the callback called
+        cx.guard("TYPE", source, type(real))
+        return RefusedValue(real, "unknown-object", source, f"{source.text()}, a weak reference with a callback,")
     cx.guard("ID", source, identity(real))
     return WeakReference(real, source)
+
+
+def is_variable(value: Value | None, owner: Value) -> bool:
+    """Whether a variable that was not read yet is where `owner` was found."""
+    return isinstance(value, Lazy) and value.source is not None and value.source == owner.source
+
+
+def may_end(cx: Context, owner: Value) -> bool:
+    """Whether an object may live by a variable of the frame alone, which residual code lets go of earlier than Python."""
+    return owner.source is None or isinstance(owner.source, Local) and is_resume(cx.frames[0].code)
+
+
+@handles(weakref.proxy)
+def row_proxy(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise unsupported("lifetime" if args and may_end(cx, args[0]) else "unknown-function", "what a weak proxy stands for")
 
 
 @handles(weakref.ref)
 def row_reference(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
-        raise unsupported("unknown-function", "a weak reference with a callback")
+        raise unsupported("lifetime" if args and may_end(cx, args[0]) else "unknown-function", "what a weak reference with a callback refers to")
     return cx.state(MadeReferences).by_target.setdefault(args[0], MadeReference(args[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.values.base import Value
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
 
+SAYS_SIGNATURE = {"__wrapped__", "__signature__", "__text_signature__"}
+
+
 @handles(inspect.signature)
 def row_signature(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of the innermost function where decorators wrap others, as Python's is."""
@@ -25,14 +28,12 @@ def row_signature(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> V
         if "__signature__" in function.real.__dict__ or function.source is None:
             break
         function = cx.wrap(function.real.__dict__["__wrapped__"], DictAttr(function.source, "__wrapped__"))
-    real = function.real if isinstance(function, FunctionValue) else None
-    if len(args) != 1 or kwargs or real is None or {"__wrapped__", "__signature__"} & set(real.__dict__):
+    real = function.real if isinstance(function, FunctionValue) and not function.stored and not function.fields else None
+    if len(args) != 1 or kwargs or real is None or SAYS_SIGNATURE & set(real.__dict__):
         plain: Any = inspect.signature
         return function_value(cx, plain, Constant(plain, "inspect.signature")).call(cx, args, kwargs)
     for name in ("__defaults__", "__kwdefaults__"):
         found = getattr(real, name)
         cx.guard("NONE" if found is None else "ID", Attr(function.source, name), None if found is None else identity(found))
-    signature = inspect.signature(real)
-    if bound:
-        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    signature = cx.guarded_call(inspect.signature, [MethodType(real, real) if bound else real], {})
     return cx.wrap(signature, Constant(signature, f"the signature of {real.__qualname__}"))

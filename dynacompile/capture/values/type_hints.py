@@ -37,8 +37,8 @@ class HintValue(ConstantValue):
         if isinstance(self.value, typing.NewType):
             (value,) = args
             return value
-        origin = typing.get_origin(self.value)
-        if not isinstance(origin, type):
+        origin = getattr(self.value, "__origin__", None)
+        if not isinstance(origin, type) or not getattr(self.value, "_inst", True):  # `_inst`: typing makes objects by it, which it refuses of typing.List
             return super().call(cx, args, kwargs)
         made = cx.class_value(origin, None).call(cx, args, kwargs)
         if isinstance(made, ObjectValue):
@@ -90,10 +90,11 @@ def row_hints(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value
     if not isinstance(function, FunctionValue) or function.real is not None or kwargs or len(args) > 1:
         found = cx.guarded_call(typing.get_type_hints, [hint_owner(a) for a in args], {k: hint_owner(v) for k, v in kwargs.items()})
         return DictValue.of([(ConstantValue(name), described(cx, part)) for name, part in found.items()])
-    pairs = pairs_of(cx, function.get_attr(cx, "__annotations__"))
-    if any(part.pytype() is str for _, part in pairs):
+    written = {name.constant(): hint(part) for name, part in pairs_of(cx, function.get_attr(cx, "__annotations__"))}
+    if any(map(has_text, written.values())):
         raise unsupported("unknown-function", f"typing.get_type_hints of {function.describe()}, some of which are texts,")
-    return DictValue.of([(name, described(cx, type(None)) if is_none(part) else part) for name, part in pairs])
+    read = typing.get_type_hints(types.SimpleNamespace(__annotations__=written))
+    return DictValue.of([(ConstantValue(name), described(cx, part)) for name, part in read.items()])
 
 
 def hint_owner(value: Value) -> Any:
@@ -101,8 +102,12 @@ def hint_owner(value: Value) -> Any:
     return hint(value) if real is None else real
 
 
-def is_none(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.value is None
+def has_text(part: object) -> bool:
+    """Whether typing would evaluate a text in an annotation."""
+    origin, parts = typing.get_origin(part), part if isinstance(part, list) else typing.get_args(part)
+    if origin is typing.Literal:
+        return False
+    return isinstance(part, (str, typing.ForwardRef)) or any(map(has_text, parts[:1] if origin is typing.Annotated else parts))
 
 
 def described(cx: Context, part: object) -> Value:
