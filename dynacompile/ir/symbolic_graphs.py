@@ -12,6 +12,7 @@ import torch.fx
 
 from dynacompile.errors import Unsupported
 from dynacompile.ir.expressions import MEANINGS, OPERATIONS
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import as_static
 from dynacompile.private.of_torch import FakeTensor, LazyGraphModule
 
@@ -105,7 +106,8 @@ def write_code(module: torch.fx.GraphModule) -> None:
     """Writes a graph's Python now. Where fx has no text for a function or an argument, as for `torch.ops.aten.random_.from`, it is interpreted."""
     try:
         LazyGraphModule.force_recompile(module)
-    except (RuntimeError, SyntaxError):
+    except (RuntimeError, SyntaxError) as reason:
+        check_recurs(reason, lambda: LazyGraphModule.force_recompile(module))
         module._code = "\n".join(f"{node.name} = {node.target}{node.args}" for node in module.graph.nodes)
         type(module).forward = interpreted  # type: ignore[method-assign]  # each graph module has a class of its own
 

@@ -67,13 +67,21 @@ def apply_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
         found = symbolic_operator(cx, INPLACE.get(name, name), args)
         if found is not None:
             return found
-    if any(isinstance(a, NumpyNumber) for a in args) and not any(isinstance(a, ObjectValue) for a in args):
+    if any(isinstance(a, NumpyNumber) for a in args):
+        refuse_beside_numpy(args)
         return computed(cx, getattr(operator, name), args, {})
     if name in UNARY:
         return unary(cx, name, args[0])
     if name in INPLACE:
         return inplace(cx, name, args[0], args[1])
     return binary(cx, name, args[0], args[1])
+
+
+def refuse_beside_numpy(args: Sequence[Value]) -> None:
+    """Of numbers of NumPy's, operators are followed with other numbers, texts and None: what they give with anything else is up to NumPy and to that."""
+    for value in args:
+        if not isinstance(value, ConstantValue) or not isinstance(value.value, (int, float, complex, str, np.generic, type(None))):
+            raise unsupported("unknown-operation", f"an operator of a number of NumPy and {value.describe()}")
 
 
 OF_GRAPHS = frozenset({ArrayValue, ReadNumber})  # what the graph has a tensor for
@@ -310,6 +318,8 @@ def is_tuple(value: Value) -> bool:
 def equal(cx: Context, left: Value, right: Value) -> bool:
     """left == right, for values whose comparison gives a bool."""
     left, right = (value.owner if isinstance(value, ProxyValue) else value for value in (left, right))
+    if isinstance(left, NumpyNumber) or isinstance(right, NumpyNumber):
+        refuse_beside_numpy([left, right])
     if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):
         found = symbolic_operator(cx, "eq", [left, right])
         if found is not None:

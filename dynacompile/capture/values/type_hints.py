@@ -54,9 +54,10 @@ def spelled(cx: Context, key: Value) -> Any:
     """What stands in the brackets of an annotation: constants, and lists and tuples of these."""
     if isinstance(key, SequenceValue) and key.cls in (list, tuple):
         return key.cls(spelled(cx, item) for item in key.elements(cx))
-    if isinstance(key, ObjectValue) and isinstance(key.real, (typing.TypeVar, typing.ParamSpec)) and key.source is not None:
-        cx.guard("ID", key.source, identity(key.real))
-        return key.real
+    real = getattr(key, "real", None)
+    if isinstance(real, (typing.TypeVar, typing.ParamSpec)) and key.source is not None:
+        cx.guard("ID", key.source, identity(real))
+        return real
     return hint(key)
 
 
