@@ -19,7 +19,7 @@ from dynacompile.schedule import schedule
 from tests.codegen.interpreted import interpret
 from tests.lower.tracing import trace
 
-from .triton_cases import BF16, CASES, F32, WALKED, Build, assert_same, chain, columns_sum, layer_norm, oracle, softmax, storages, transpose
+from .triton_cases import BF16, CASES, F32, WALKED, Build, assert_same, chain, columns_sum, layer_norm, oracle, signed_zero, softmax, storages, transpose
 
 ENV = Env(CompileConfig(), lambda event: None, "test", -1, Path("unused"))
 
@@ -64,6 +64,11 @@ def test_few_warps_exchange_the_two_sums_of_a_variance(size, dim, warps):
 def test_every_scalar_is_run_by_a_case():
     run = {op.name for make in CASES.values() for op in make().nest.body}
     assert set(SCALARS) <= run, sorted(set(SCALARS) - run)
+
+
+def test_minus_zero_is_no_literal():
+    """Triton 3.6 stores 0.0 for the literal -0.0."""
+    assert "-0.0" not in emit_kernel(signed_zero(), ENV).text
 
 
 def test_text_is_deterministic_and_says_where_it_comes_from():

@@ -197,6 +197,15 @@ def chain(n: int = 1000, dtype: torch.dtype = F32) -> Kernel:
     return b.kernel()
 
 
+def signed_zero(n: int = 100) -> Kernel:
+    """A constant -0.0, whose sign a quotient shows."""
+    b = Build("minus_zero", (n,))
+    v = b.load("x", F32, b.at(1))
+    b.store("quotient", F32, b.at(1), b.truediv(v, b.const(-0.0)))
+    b.store("zero", F32, b.at(1), b.mul(b.const(-0.0), b.abs(v)))
+    return b.kernel()
+
+
 def broadcast(rows: int = 12, columns: int = 40) -> Kernel:
     b = Build("add_bias", (rows, columns))
     b.store("out", BF16, b.at(columns, 1), b.max(b.add_(b.load("x", BF16, b.at(columns, 1)), b.load("bias", F32, b.at(0, 1))), b.const(0.0)))
@@ -418,6 +427,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "chain": chain,
     "chain_bf16_even": lambda: chain(1024, BF16),
     "chain_f64": lambda: doubles(),
+    "signed_zero": signed_zero,
     "broadcast": broadcast,
     "transpose": transpose,
     "integers": integers,

@@ -8,6 +8,7 @@ rounded to 16 bits anyway, exponentials and divisions that are good to about 1e-
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -392,10 +393,12 @@ def cast(text: str, source: torch.dtype, target: torch.dtype) -> str:
 
 
 def literal(number: float | int | bool, dtype: torch.dtype) -> str:
-    """A Python literal of `number` for a value of `dtype`."""
+    """A Python literal of `number` for a value of `dtype`; of -0.0 an expression, since Triton (3.6) makes 0.0 of that literal."""
     if dtype == torch.bool:
         return str(bool(number))
     if dtype.is_floating_point:
         real = float(number)
+        if real == 0 and math.copysign(1, real) < 0:
+            return f"(tl.full((), 0.0, {value(dtype)}) * -1.0)"
         return f'float("{real}")' if real != real or real in (float("inf"), float("-inf")) else repr(real)
     return str(int(number))
