@@ -76,8 +76,12 @@ def cut_absent(
             if reached[operand] not in (0, reached[node]) and operand not in zeros and isinstance(value, torch.Tensor):
                 flag = flags.get(reached[operand])
                 if flag is None:
-                    flag = flags[reached[operand]] = add_flag(graph, list(flags.values())[-1] if flags else tangents[-1], value, fake, len(flags))
+                    first = tangents[(reached[operand] & -reached[operand]).bit_length() - 1]  # whose device the runtime makes the flag on
+                    behind = list(flags.values())[-1] if flags else tangents[-1]
+                    flag = flags[reached[operand]] = add_flag(graph, behind, first.meta["val"].device, fake, len(flags))
                 with graph.inserting_before(node):
+                    if flag.meta["val"].device != value.device:
+                        flag = moved(graph, flag, value.device, fake)
                     zero = graph.call_function(aten.full.default, ([], 0), {"dtype": value.dtype, "device": value.device})
                     zero.meta = {**operand.meta, "val": fake(aten.full.default, [], 0, dtype=value.dtype, device=value.device)}
                     chosen = graph.call_function(aten.where.self, (flag, operand, zero))
@@ -86,11 +90,18 @@ def cut_absent(
     return tuple(tuple(i for i in range(mask.bit_length()) if mask >> i & 1) for mask in flags)
 
 
-def add_flag(graph: torch.fx.Graph, behind: torch.fx.Node, like: torch.Tensor, fake: Callable[..., Any], index: int) -> torch.fx.Node:
+def add_flag(graph: torch.fx.Graph, behind: torch.fx.Node, device: torch.device, fake: Callable[..., Any], index: int) -> torch.fx.Node:
     with graph.inserting_after(behind):
         flag = graph.placeholder(f"came_{index}")
-    flag.meta["val"] = fake(aten.full.default, [], True, dtype=torch.bool, device=like.device)
+    flag.meta["val"] = fake(aten.full.default, [], True, dtype=torch.bool, device=device)
     return flag
+
+
+def moved(graph: torch.fx.Graph, flag: torch.fx.Node, device: torch.device, fake: Callable[..., Any]) -> torch.fx.Node:
+    """The flag on another device, where gradients of several devices meet."""
+    copy = graph.call_function(aten._to_copy.default, (flag,), {"device": device})
+    copy.meta = {**flag.meta, "val": fake(aten._to_copy.default, flag.meta["val"], device=device)}
+    return copy
 
 
 def keeps_zeros(node: torch.fx.Node, zeros: set[torch.fx.Node]) -> bool:

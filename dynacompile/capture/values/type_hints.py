@@ -47,7 +47,7 @@ class HintValue(ConstantValue):
 
     def get_item(self, cx: Context, key: Value) -> Value:
         """Typing's forms make immutable objects of what they are given, and keep nothing."""
-        return HintValue(cx.guarded_call(operator.getitem, [self.value, spelled(cx, key)], {}))
+        return described(cx, cx.guarded_call(operator.getitem, [self.value, spelled(cx, key)], {}))
 
 
 def spelled(cx: Context, key: Value) -> Any:
