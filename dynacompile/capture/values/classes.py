@@ -394,7 +394,6 @@ def allocates_plainly(cls: type) -> bool:
         cls.__basicsize__ - 8 * slots <= PLAIN_SIZE
         and issubclass(cls.__base__ or cls, object)
         and all(base is object or base.__flags__ & HEAP_TYPE for base in cls.__mro__)
-        and not any(isinstance(base.__dict__.get("__new__"), types.BuiltinFunctionType) for base in cls.__mro__ if base is not object)
         and (cls.__setattr__ is object.__setattr__ or isinstance(cls.__setattr__, types.FunctionType))
         and (cls.__getattribute__ is object.__getattribute__ or isinstance(cls.__getattribute__, types.FunctionType))
         and not hasattr(cls, "__del__")
