@@ -1,4 +1,4 @@
-"""scripts/peer_tests.py: tests that others wrote, each compiled. Two small modules of CPython stand here for the rest (docs/reliability.md)."""
+"""scripts/peer_tests.py: tests that others wrote, each compiled. A small module of CPython's stands here for the rest (docs/reliability.md)."""
 
 import importlib.util
 import subprocess
@@ -37,10 +37,10 @@ def told(*arguments):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("test.test_iterlen") is None, reason="this Python comes without its tests")
-def test_modules_of_cpython():
-    code, out = told("test_iterlen", "test_property")
+def test_a_module_of_cpython():
+    code, out = told("test_iterlen")
     assert code == 0, out
-    assert "test_iterlen:" in out and out.count(" 0 differ") == 2
+    assert "test_iterlen: " in out and " 0 differ" in out
 
 
 def test_what_differs_is_told_and_counted(tmp_path):
