@@ -63,6 +63,26 @@ def asks_for_the_version(t):
     return t
 
 
+# errors that the frame takes
+
+
+def zips_strictly(t):
+    found = []
+    for lengths in [(2, 2), (1, 2), (2, 1), (2, 2, 1), (1, 1, 2)]:
+        try:
+            found.append(len(list(zip(*([t] * n for n in lengths), strict=True))))
+        except ValueError as error:
+            found.append(str(error))
+    return t + 1, found
+
+
+def looks_for_what_is_not_there(t):
+    try:
+        return t + [1, 2].index(3)
+    except ValueError:
+        return t - (1, 2).index(2)
+
+
 # transforms
 
 
@@ -80,6 +100,8 @@ def gives_an_argument_as_it_is(t):
         maps_a_named_result,
         makes_a_result,
         asks_for_the_version,
+        zips_strictly,
+        looks_for_what_is_not_there,
         gives_an_argument_as_it_is,
     ],
 )

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.breaks import Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.sequence import TupleValue
@@ -26,6 +26,11 @@ def until_stopped(cx: Context, get: Callable[[], Value | None]) -> Value | None:
     return cx.unless_missing(get, StopIteration)
 
 
+def differ_in_length(index: int, how: str) -> Raised:
+    """What zip(strict=True) raises: the argument at `index` is shorter, or longer, than those before it."""
+    return raises(ValueError, f"zip() argument {index + 1} is {how} than argument{' ' if index == 1 else 's 1-'}{index}")
+
+
 class ZipIterator(IteratorValue):
     def __init__(self, parts: Sequence[IteratorValue], strict: bool = False):
         self.parts, self.strict = tuple(parts), strict
@@ -41,8 +46,11 @@ class ZipIterator(IteratorValue):
         for part in self.parts:
             item = part.next(cx)
             if item is None:
-                if self.strict and (items or any(other.next(cx) is not None for other in self.parts[1:])):
-                    raise unsupported("would-raise", "zip() arguments differ in length")
+                if self.strict and items:
+                    raise differ_in_length(len(items), "shorter")
+                longer = next((i for i, other in enumerate(self.parts[1:], 1) if other.next(cx) is not None), None) if self.strict else None
+                if longer is not None:
+                    raise differ_in_length(longer, "longer")
                 return None
             items.append(item)
         return TupleValue(items) if items else None

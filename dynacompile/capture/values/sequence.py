@@ -85,7 +85,7 @@ class SequenceValue(Value):
             for i, own in enumerate(self.now(cx)):
                 if cx.matches(own, args[0]):
                     return ConstantValue(i)
-            raise unsupported("would-raise", "value is not in the sequence")
+            raise raises(ValueError, "what index() looks for is not in the sequence", known=False)  # the message shows the value
         if name == "count" and len(args) == 1:
             return ConstantValue(sum(cx.matches(own, args[0]) for own in self.now(cx)))
         if name == "__len__":
