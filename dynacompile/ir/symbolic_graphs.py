@@ -102,6 +102,9 @@ def free_symbols(value: Any) -> Iterator[Any]:
         yield from free_symbols(list(value.values()))
 
 
+NO_NAMES = frozenset({"nanj", "infj"})  # as fx writes complex numbers
+
+
 def write_code(module: torch.fx.GraphModule) -> None:
     """Writes a graph's Python now. Where fx has no text for a function or an argument, as for `torch.ops.aten.random_.from`, it is interpreted."""
     try:
@@ -110,6 +113,9 @@ def write_code(module: torch.fx.GraphModule) -> None:
         check_recurs(reason, lambda: LazyGraphModule.force_recompile(module))
         module._code = "\n".join(f"{node.name} = {node.target}{node.args}" for node in module.graph.nodes)
         type(module).forward = interpreted  # type: ignore[method-assign]  # each graph module has a class of its own
+        return
+    if not NO_NAMES.isdisjoint(type(module).forward.__code__.co_names):
+        type(module).forward = interpreted  # type: ignore[method-assign]
 
 
 def interpreted(module: torch.fx.GraphModule, *inputs: Any) -> Any:

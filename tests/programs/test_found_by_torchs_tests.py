@@ -259,6 +259,25 @@ def has_no_text(t):
     return torch._VF.unique_dim(t, 0), torch.empty(3, dtype=torch.int64).random_(-5, -1) < 0, t.type(torch.DoubleTensor)
 
 
+def has_complex_numbers(t):
+    return t * complex("nan"), t + complex(1, float("inf"))
+
+
 @LEVELS
 def test_graphs_that_fx_can_not_write_are_interpreted(backend):
     same(has_no_text, GOOD, backend=backend)
+    same(has_complex_numbers, GOOD, backend=backend)
+
+
+# operators and their overloads
+
+
+def keeps_an_overload(t):
+    operator = torch.ops.aten.mm.default
+    dynacompile.graph_break()
+    return operator.name(), operator is torch.ops.aten.mm.default, operator(t, t), str(torch.ops.aten.add.Tensor), torch.ops.aten.mm.overloads()
+
+
+@LEVELS
+def test_an_overload_is_not_its_operator(backend):
+    same(keeps_an_overload, GOOD, backend=backend)

@@ -217,7 +217,8 @@ class TorchFunction(CallableValue):
         if name in ("__name__", "__qualname__", "__module__"):
             return ConstantValue(getattr(self.real, name))
         if isinstance(self.real, of_torch.OpOverloadPacket):
-            return TorchFunction(getattr(self.real, name), self.source)
+            found = getattr(self.real, name, None)
+            return TorchFunction(found) if isinstance(found, of_torch.OpOverload) else super().get_attr(cx, name)
         return super().get_attr(cx, name)
 
     def has_attr(self, cx: Context, name: str) -> bool:
