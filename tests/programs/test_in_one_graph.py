@@ -2,6 +2,7 @@
 
 import collections.abc
 import functools
+import itertools
 import operator
 import typing
 
@@ -83,6 +84,18 @@ def looks_for_what_is_not_there(t):
         return t - (1, 2).index(2)
 
 
+# iterators without an end
+
+
+def chains_what_comes(t):
+    endless = itertools.chain.from_iterable(itertools.repeat([t, t * 2]))
+    rows = [[1], [2, 3]]
+    numbers = itertools.chain.from_iterable(rows)
+    first = next(numbers)
+    rows.append([4])
+    return [a + 1 for a in itertools.islice(endless, 5)], first, list(numbers)
+
+
 # transforms
 
 
@@ -102,6 +115,7 @@ def gives_an_argument_as_it_is(t):
         asks_for_the_version,
         zips_strictly,
         looks_for_what_is_not_there,
+        chains_what_comes,
         gives_an_argument_as_it_is,
     ],
 )

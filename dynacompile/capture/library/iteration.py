@@ -197,12 +197,12 @@ def row_reduce(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 @handles(itertools.chain)
 def row_chain(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ChainIterator(args)
+    return ChainIterator(TupleValue(args).iterate(cx))
 
 
 @handles(itertools.chain.from_iterable)
 def row_chain_from(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ChainIterator(args[0].elements(cx))
+    return ChainIterator(args[0].iterate(cx))
 
 
 @handles(itertools.islice)

@@ -146,25 +146,28 @@ class FilterIterator(IteratorValue):
 
 
 class ChainIterator(IteratorValue):
-    """itertools.chain; its arguments are iterated when their turn comes."""
+    """itertools.chain; what it goes through is asked for, and iterated, when its turn comes."""
 
-    def __init__(self, parts: Sequence[Value]):
-        self.parts = list(parts)
+    def __init__(self, parts: IteratorValue):
+        self.parts: IteratorValue | None = parts
         self.current: IteratorValue | None = None
 
     def pytype(self) -> type:
         return itertools.chain
 
     def next(self, cx: Context) -> Value | None:
-        while True:
+        while self.parts is not None:
             if self.current is None:
-                if not self.parts:
-                    return None
-                self.current = self.parts.pop(0).iterate(cx)
+                part = self.parts.next(cx)
+                if part is None:
+                    self.parts = None
+                    break
+                self.current = part.iterate(cx)
             item = self.current.next(cx)
             if item is not None:
                 return item
             self.current = None
+        return None
 
 
 class IsliceIterator(IteratorValue):
