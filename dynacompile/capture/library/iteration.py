@@ -23,7 +23,7 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, ReversedIterator, SequenceIterator, SequenceValue, TupleValue, sort_values
 from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.symbolic import symbolic_extreme
-from dynacompile.ir.namespaces import defines
+from dynacompile.ir.namespaces import MISSING, defines
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 @handles(iter)
 def row_iter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2:
+        if cx.lookup(args[0].pytype(), "__call__") is MISSING:
+            raise raises(TypeError, "iter(v, w): v must be callable")
         return LazyIterator(UNTIL, until(cx, *args))
     made = args[0].iterate(cx)
     return made.owner if isinstance(made, ObjectIterator) else made  # type: ignore[return-value]  # the program has the object itself
