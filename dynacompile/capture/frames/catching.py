@@ -45,13 +45,14 @@ AT_PLACES = frozenset(
 )
 """These raise on CPUs alone."""
 SUBSCRIPTS = (operator.getitem, operator.setitem)
+NAMES = OF_MATRICES | OF_NUMBERS | AT_PLACES | {f"linalg_{name}" for name in OF_MATRICES} | {"getitem", "setitem"}
 LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_CHECK", "BUILD_TUPLE"})
 
 
 def refuse_caught(frames: Sequence[SymbolicFrame], target: Any, args: Sequence[Value]) -> None:
     """Breaks the graph where a clause around an operation may take what it raises."""
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if not may_raise(target, name.removeprefix("linalg_"), args):
+    name = target if type(target) is str else getattr(target, "__name__", "")
+    if name not in NAMES or not may_raise(target, name.removeprefix("linalg_"), args):
         return
     for frame in frames:
         if any(takes(frame, handler) for handler in handlers_around(frame.decoded, frame.current)):
