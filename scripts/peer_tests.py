@@ -67,7 +67,7 @@ def outcome(test: unittest.TestCase, seconds: int) -> tuple[str, str]:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             test.run(result)
-    except BaseException as error:  # noqa: BLE001 - whatever a test raises is its outcome
+    except (Exception, SystemExit, TooSlow) as error:  # noqa: BLE001 - whatever a test raises is its outcome, but for an interrupt from outside
         return type(error).__name__, str(error)
     finally:
         signal.alarm(0)

@@ -119,6 +119,54 @@ def test_errors_of_places_and_numbers_are_taken_where_they_are_raised(backend):
         same(draws, torch.tensor([p, 1.0]), backend=backend)
 
 
+def looks_up_in_a_list(t, places):
+    try:
+        return t[[int(places.shape[0]) * 7]] + 1
+    except IndexError:
+        return t
+
+
+def divides(a, b):
+    try:
+        return a // b, a % b
+    except RuntimeError:
+        return a - 1
+
+
+def fills(t):
+    try:
+        return torch.empty(3).uniform_(5, 1)
+    except RuntimeError:
+        return t
+
+
+@LEVELS
+def test_errors_of_lists_divisions_and_draws_are_taken_where_they_are_raised(backend):
+    same(looks_up, GOOD, torch.tensor(7), backend=backend)
+    same(looks_up_in_a_list, GOOD, torch.tensor([1]), backend=backend)
+    for divisor in (0, 2):
+        same(divides, torch.tensor([4, 5]), torch.tensor([2, divisor]), backend=backend)
+    same(fills, GOOD, backend=backend)
+
+
+Taken: type[Exception] = KeyError
+
+
+def takes_what_a_global_names(t, places):
+    try:
+        return t[places] * 2
+    except Taken:
+        return t * 0
+
+
+def test_which_error_a_clause_takes_is_guarded(monkeypatch):
+    dynacompile.reset()
+    compiled = dynacompile.compile(takes_what_a_global_names, backend="eager")
+    assert torch.equal(compiled(GOOD, torch.tensor([1])), GOOD[[1]] * 2)
+    monkeypatch.setitem(globals(), "Taken", IndexError)
+    assert torch.equal(compiled(GOOD, torch.tensor([7])), GOOD * 0)
+
+
 def takes_another_error(t, places):
     try:
         return t[places] * 2

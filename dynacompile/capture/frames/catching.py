@@ -14,9 +14,11 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.capture.values.classes import ClassValue
+from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.cpython.instructions import Handler, Instr
-from dynacompile.ir.namespaces import MISSING
+from dynacompile.errors import Unsupported
 
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Decoded
@@ -26,14 +28,14 @@ if TYPE_CHECKING:
 ERRORS = (IndexError, RuntimeError)
 OF_MATRICES = frozenset(
     """
-    cholesky cholesky_inverse cholesky_solve eig eigh eigvals eigvalsh inv inverse ldl_factor lstsq lu_factor matrix_power matrix_rank pinv pinverse solve
-    solve_triangular svd svdvals tensorinv tensorsolve
+    cholesky cholesky_ex cholesky_inverse cholesky_solve eig eigh eigvals eigvalsh inv inv_ex inverse ldl_factor ldl_factor_ex lstsq lu_factor lu_factor_ex
+    matrix_power matrix_rank pinv pinverse solve solve_ex solve_triangular svd svdvals tensorinv tensorsolve
     """.split()
 )
 OF_NUMBERS = frozenset(
     """
-    bernoulli bernoulli_ binary_cross_entropy bincount binomial ctc_loss histc masked_scatter masked_scatter_ max_unpool1d max_unpool2d max_unpool3d
-    multinomial normal one_hot poisson repeat_interleave
+    bernoulli bernoulli_ binary_cross_entropy bincount binomial cauchy_ ctc_loss exponential_ geometric_ histc log_normal_ masked_scatter masked_scatter_
+    max_unpool1d max_unpool2d max_unpool3d multinomial nanquantile normal normal_ one_hot poisson quantile random_ repeat_interleave segment_reduce uniform_
     """.split()
 )
 AT_PLACES = frozenset(
@@ -44,8 +46,10 @@ AT_PLACES = frozenset(
     """.split()
 )
 """These raise on CPUs alone."""
+DIVISIONS = frozenset("floordiv ifloordiv mod imod floor_divide floor_divide_ remainder remainder_ fmod fmod_ div div_ divide divide_".split())
+"""Of ints, on CPUs: by zero."""
 SUBSCRIPTS = (operator.getitem, operator.setitem)
-NAMES = OF_MATRICES | OF_NUMBERS | AT_PLACES | {f"linalg_{name}" for name in OF_MATRICES} | {"getitem", "setitem"}
+NAMES = OF_MATRICES | OF_NUMBERS | AT_PLACES | DIVISIONS | {f"linalg_{name}" for name in OF_MATRICES} | {"getitem", "setitem"}
 LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_CHECK", "BUILD_TUPLE"})
 
 
@@ -62,13 +66,22 @@ def refuse_caught(frames: Sequence[SymbolicFrame], target: Any, args: Sequence[V
 def may_raise(target: Any, name: str, args: Sequence[Value]) -> bool:
     if name in OF_MATRICES or name in OF_NUMBERS:
         return True
-    places = target in SUBSCRIPTS and len(args) > 1 and has_places(args[1])
-    return (places or name in AT_PLACES) and any(isinstance(a, TensorValue) and a.fake.device.type == "cpu" for a in args)
+    tensors = [a.sample for a in args if isinstance(a, TensorValue)]
+    if not any(tensor.device.type == "cpu" for tensor in tensors):
+        return False
+    if name in DIVISIONS:
+        return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors) and not is_another_number_than_zero(args[-1])
+    return name in AT_PLACES or target in SUBSCRIPTS and len(args) > 1 and has_places(args[1])
+
+
+def is_another_number_than_zero(value: Value) -> bool:
+    return isinstance(value, ConstantValue) and value.value != 0
 
 
 def has_places(key: Value) -> bool:
-    parts = key.items if isinstance(key, SequenceValue) else [key]
-    return any(isinstance(part, TensorValue) and part.sample.dim() > 0 and part.sample.dtype != torch.bool for part in parts)
+    """Whether a key of a tensor has places whose values are known when the graph runs, or which nobody has compared with sizes: tensors of ints, and lists."""
+    parts = key.items if isinstance(key, TupleValue) else [key]
+    return any(isinstance(part, ListValue) or isinstance(part, TensorValue) and part.sample.dtype != torch.bool for part in parts)
 
 
 def handlers_around(decoded: Decoded, instr: Instr) -> Iterator[Handler]:
@@ -97,7 +110,8 @@ def takes(frame: SymbolicFrame, handler: Handler) -> bool:
             return True
         if instrs[at].op != "CHECK_EXC_MATCH":  # `finally:`, `with`, or what follows the last clause
             return False
-        if matches(named(frame, instrs[begin:at])):
+        wanted = named(frame, instrs[begin:at])
+        if wanted is None or matches(wanted):
             return True
         jump = next(one for one in instrs[at:] if one.op.startswith("POP_JUMP"))
         if jump.target is None:
@@ -105,25 +119,28 @@ def takes(frame: SymbolicFrame, handler: Handler) -> bool:
         at = jump.target.index
 
 
-def named(frame: SymbolicFrame, loads: Sequence[Instr]) -> Any:
-    """What the instructions before a match load; MISSING where that is not read off the names."""
-    names, found = frame.code.co_names, []
+def named(frame: SymbolicFrame, loads: Sequence[Instr]) -> Value | None:
+    """What the instructions before a match load, of which the entry then relies on being the same; None where that is not read off the names."""
+    cx, names = frame.cx, frame.code.co_names
+    found: list[Value] = []
     for instr in loads:
-        if instr.op == "LOAD_GLOBAL":
-            name = names[instr.arg >> 1]
-            found.append(frame.scope.table.get(name, frame.cx.builtins.get(name, MISSING)))
-        elif instr.op == "LOAD_ATTR" and isinstance(found[-1], type(torch)):
-            found[-1] = vars(found[-1]).get(names[instr.arg], MISSING)
-        elif instr.op == "BUILD_TUPLE":
-            found[len(found) - instr.arg :] = [tuple(found[len(found) - instr.arg :])]
-        else:
-            return MISSING
-    return found[-1] if found else MISSING
+        try:
+            if instr.op == "LOAD_GLOBAL":
+                found.append(frame.scope.load(cx, names[instr.arg >> 1]))
+            elif instr.op == "LOAD_ATTR":
+                found[-1] = found[-1].get_attr(cx, names[instr.arg])
+            elif instr.op == "BUILD_TUPLE":
+                found[len(found) - instr.arg :] = [TupleValue(found[len(found) - instr.arg :])]
+            else:
+                return None
+        except Unsupported:
+            return None
+    return found[-1] if found else None
 
 
-def matches(wanted: Any) -> bool:
-    parts = wanted if isinstance(wanted, tuple) else (wanted,)
-    return any(not isinstance(part, type) or related(part) for part in parts)
+def matches(wanted: Value) -> bool:
+    parts = wanted.items if isinstance(wanted, TupleValue) else [wanted]
+    return any(not isinstance(part, ClassValue) or related(part.real) for part in parts)
 
 
 def related(cls: type) -> bool:

@@ -482,7 +482,8 @@ def reads_as_tuple(cls: type) -> bool:
 
 def is_structseq(cls: type) -> bool:
     """Whether a class is a tuple with named elements that C makes, all of which are elements of the tuple, such as torch.return_types.max."""
-    return cls.__bases__ == (tuple,) and hasattr(cls, "n_unnamed_fields") and cls.n_fields == cls.n_sequence_fields and reads_as_tuple(cls)  # type: ignore[attr-defined]
+    fields = [cls.__dict__.get(name) for name in ("n_fields", "n_sequence_fields", "n_unnamed_fields")]
+    return cls.__bases__ == (tuple,) and None not in fields and fields[0] == fields[1] and reads_as_tuple(cls)
 
 
 def is_namedtuple(cls: type) -> bool:
