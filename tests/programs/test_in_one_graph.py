@@ -123,6 +123,24 @@ def test_is_one_graph(program):
     check(program, x())
 
 
+# breaks in loops over more than anybody lists
+
+
+def breaks_in_a_long_loop(t, iterator):
+    rounds = 0
+    for _ in iterator():
+        dynacompile.graph_break()
+        rounds += 1
+        if rounds == 3:
+            break
+    return t + rounds
+
+
+@pytest.mark.parametrize("iterator", [lambda: itertools.product(range(300), repeat=4), lambda: itertools.repeat(1, 10**9), lambda: itertools.repeat(1)])
+def test_a_long_iterator_is_not_listed_at_a_break(iterator):
+    assert torch.equal(dynacompile.compile(breaks_in_a_long_loop, backend="eager")(x(), iterator), x() + 3)
+
+
 # numbers of NumPy that exist before the frame
 
 

@@ -50,6 +50,9 @@ class LazyIterator(IteratorValue):
         return found
 
 
+HANDED_ON = 10_000  # items of an iterator that a frame may take with it behind a break, as a tuple
+
+
 class PoolIterator(IteratorValue):
     """An iterator of itertools over what is given beforehand: product, repeat, permutations. pools: what is iterated; rest: further arguments."""
 
@@ -77,8 +80,9 @@ class PoolIterator(IteratorValue):
         return found if isinstance(found, Value) else TupleValue(found)
 
     def all(self) -> list[Value] | None:
-        """All that it gives from its beginning; None where it does not end."""
-        return None if self.cls is itertools.repeat and len(self.args) == 1 else [self.tracked(found) for found in self.make()]
+        """All that it gives from its beginning; None where that is more than HANDED_ON items, or has no end."""
+        found = [self.tracked(given) for given in itertools.islice(self.make(), HANDED_ON + 1)]
+        return None if len(found) > HANDED_ON else found
 
     def children(self) -> Sequence[Value]:
         return self.args
