@@ -78,11 +78,15 @@ reversed(T.items()); itertools.chain(T, [8]); itertools.islice(T, 3); itertools.
 itertools.accumulate(T); itertools.takewhile(bool, T); itertools.dropwhile(bool, T); itertools.filterfalse(bool, T); itertools.compress(T, [1, 0, 1]);
 itertools.pairwise(T); itertools.product(T, repeat=2); itertools.product(T, 'ab'); itertools.repeat(T, 3); itertools.repeat(7, -1); itertools.count(2);
 itertools.combinations(T, 2); itertools.combinations(T, -1); itertools.permutations(T); itertools.permutations(T, 'a'); itertools.starmap(pow, [(2, 3), T]);
-itertools.zip_longest(T, [1]); itertools.combinations_with_replacement(T, 2); iter(T.pop, 1); itertools.tee(T)[0]; iter(range(4)); iter('abc')
+itertools.zip_longest(T, [1]); itertools.combinations_with_replacement(T, 2); iter(T.pop, 1); itertools.tee(T)[0]; iter(range(4)); iter('abc');
+itertools.accumulate([1, 2, 3], lambda a, b: a * b, initial=4); itertools.chain.from_iterable([T, 'ab', (1, 2)]); itertools.zip_longest('abc', T, fillvalue=0);
+itertools.filterfalse(None, [0, 1, 0, ()]); itertools.takewhile(lambda a: a < 2, [0, 1, 2, 1]); itertools.dropwhile(lambda a: a < 2, [0, 1, 2, 1]);
+itertools.compress('abcdef', [1, 0, 1, 0, 1]); itertools.islice('abcdefgh', 1, None, 2); itertools.groupby(T); itertools.count(1, 0.5); itertools.cycle('ab')
 """
 ASKED = """
 next(i); next(i); next(i, 'end'); list(itertools.islice(i, 2)); list(itertools.islice(i, 20)); list(itertools.islice(i, 3, 3)); 1 in itertools.islice(i, 9);
-operator.length_hint(i); type(i).__name__; i.__reduce__(); copy.copy(i); pickle.dumps(i)[:2]; iter(i) is i; next(i, 1, 2); i.__next__(1); i.__iter__();
+operator.length_hint(i); type(i).__name__; '_iter' in type(i).__name__ and i.__reduce__(); copy.copy(i); pickle.dumps(i)[:2]; iter(i) is i;
+next(i, 1, 2); i.__next__(1); i.__iter__(); hash(x.add_(1)) and list(itertools.islice(i, 2));
 i.__length_hint__(); len(i); bool(i); repr(i)[:9]; T.append(5); T.pop(); T.clear(); T.update(b=5); T.update(z=5); T.pop('a'); T.add(9);
 T.__setitem__(0, 4); T.__delitem__(0); T.insert(0, 6); T.extend([7, 8]); T.sort(); T.popitem(); T.move_to_end('a'); (T.pop('a'), T.update(a=1))
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import operator
 from collections import OrderedDict, deque
@@ -42,6 +43,9 @@ class Items:
         return i
 
 
+below = functools.partial(operator.gt, 4)  # no function of Python: each that is called between the graphs would be compiled by itself
+
+
 ITERATORS = {
     "list": lambda: iter([3, 1, 2, 5]),
     "list, reversed": lambda: reversed([3, 1, 2, 5]),
@@ -62,6 +66,26 @@ ITERATORS = {
     "permutations": lambda: itertools.permutations([1, 2, 3]),
     "combinations": lambda: itertools.combinations([1, 2, 3], 2),
     "islice of nothing": lambda: itertools.islice(iter(range(9)), 3, 3),
+    "islice by steps": lambda: itertools.islice(iter(range(20)), 1, 17, 3),
+    "islice without end": lambda: itertools.islice(itertools.count(2), 3, None, 2),
+    "count": lambda: itertools.count(3),
+    "count by halves": lambda: itertools.count(3, 0.5),
+    "cycle": lambda: itertools.cycle([1, 2, 3]),
+    "cycle of nothing": lambda: itertools.cycle([]),
+    "pairwise": lambda: itertools.pairwise([1, 2, 3, 4, 5]),
+    "accumulate": lambda: itertools.accumulate([1, 2, 3, 4, 5]),
+    "accumulate from none": lambda: itertools.accumulate([None, 2, 3], operator.eq, initial=None),
+    "accumulate from five": lambda: itertools.accumulate([1, 2, 3], operator.mul, initial=5),
+    "takewhile": lambda: itertools.takewhile(below, [1, 2, 3, 4, 1]),
+    "dropwhile": lambda: itertools.dropwhile(below, [1, 2, 3, 4, 1]),
+    "filterfalse": lambda: itertools.filterfalse(below, [1, 2, 3, 4, 6]),
+    "starmap": lambda: itertools.starmap(pow, [(2, 3), (3, 2), (4, 1)]),
+    "compress": lambda: itertools.compress("abcdef", [1, 0, 1, 1, 0, 1]),
+    "zip_longest": lambda: itertools.zip_longest("ab", [1, 2, 3, 4], (), fillvalue="none"),
+    "zip_longest of nothing": lambda: itertools.zip_longest(),
+    "chain": lambda: itertools.chain([1, 2], "ab", (5,)),
+    "chain of a generator": lambda: itertools.chain.from_iterable(range(n) for n in (2, 0, 3)),
+    "until": lambda: iter([4, 3, 2, 1].pop, 3),
 }
 
 
@@ -76,6 +100,50 @@ def test_what_it_is_and_what_is_left(made, taken):
         return x + 1, first, type(iterator).__name__, hint, list(itertools.islice(iterator, 5))
 
     check(asked, torch.ones(2), **AS_IN_EAGER)
+
+
+OF_ITERTOOLS = {name: made for name, made in ITERATORS.items() if type(made()).__module__ == "itertools" and name != "chain of a generator"}
+
+
+@pytest.mark.parametrize("made", OF_ITERTOOLS.values(), ids=OF_ITERTOOLS)
+@pytest.mark.parametrize("taken", [0, 2, 20])
+def test_given_back_by_one_graph(made, taken):
+    def gives(x):
+        iterator = made()
+        first = list(itertools.islice(iterator, taken))
+        return x + 1, first, iterator
+
+    def run(fn):
+        _, first, iterator = fn(torch.ones(2))
+        return first, type(iterator), list(itertools.islice(iterator, 5))
+
+    assert run(dynacompile.compile(gives, fullgraph=True, backend="eager", isolate_recompiles=True)) == run(gives)
+
+
+def test_groups_are_given_back():
+    def gives(x):
+        return x + 1, itertools.groupby([1, 1, 2], operator.neg)
+
+    (_, groups), (_, want) = dynacompile.compile(gives, fullgraph=True, backend="eager")(torch.ones(2)), gives(torch.ones(2))
+    assert [(key, list(group)) for key, group in groups] == [(key, list(group)) for key, group in want] == [(-1, [1, 1]), (-2, [2])]
+
+
+def test_a_function_that_raises_leaves_the_iterator_as_pythons():
+    def raises(x):
+        def add(total, item):
+            if item == 2:
+                raise ValueError(item)
+            return total + item
+
+        iterator, seen = itertools.accumulate([1, 2, 3, 4], add), []
+        for _ in range(5):
+            try:
+                seen.append(next(iterator, "end"))
+            except ValueError as error:
+                seen.append(error.args)
+        return x + 1, seen
+
+    check(raises, torch.ones(2), options={"backend": "eager"})
 
 
 def shrinks(x, numbers):

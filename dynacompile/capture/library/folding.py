@@ -34,7 +34,7 @@ PURE: tuple[Any, ...] = (
     *(getattr(math, name) for name in ("fsum", "dist", "sumprod") if hasattr(math, name)),
     *(getattr(re, name) for name in ("compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "escape")),
     *(getattr(posixpath, name) for name in ("join", "basename", "dirname", "split", "splitext", "normpath", "isabs")),
-    *(getattr(operator, name) for name in ("countOf", "indexOf", "length_hint")),
+    *(getattr(operator, name) for name in ("countOf", "indexOf")),
     struct.pack,
     struct.unpack,
     struct.calcsize,

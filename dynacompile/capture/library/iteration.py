@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
@@ -14,8 +15,9 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantIterator, ConstantValue, is_none
 from dynacompile.capture.values.deques import DequeValue
-from dynacompile.capture.values.iterators import ChainIterator, EnumerateIterator, FilterIterator, IsliceIterator, MapIterator, ZipIterator
-from dynacompile.capture.values.itertools_rows import UNTIL, LazyIterator, PoolIterator, until
+from dynacompile.capture.values.iterators import EnumerateIterator, FilterIterator, MapIterator, ZipIterator
+from dynacompile.capture.values.itertools_rows import PoolIterator
+from dynacompile.capture.values.lazy_iterators import ChainIterator, IsliceIterator, UntilIterator
 from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.object_parts import ObjectIterator
 from dynacompile.capture.values.objects import ObjectValue
@@ -29,12 +31,18 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
 
+try:
+    iter(0, 0)  # type: ignore[call-overload]
+except TypeError as error:
+    NOT_CALLABLE = str(error)  # CPython 3.11 and 3.12 have texts of their own
+
+
 @handles(iter)
 def row_iter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2:
         if cx.lookup(args[0].pytype(), "__call__") is MISSING:
-            raise raises(TypeError, "iter(v, w): v must be callable")
-        return LazyIterator(UNTIL, until(cx, *args))
+            raise raises(TypeError, NOT_CALLABLE)
+        return UntilIterator(*args)
     made = args[0].iterate(cx)
     return made.owner if isinstance(made, ObjectIterator) else made  # type: ignore[return-value]  # the program has the object itself
 
@@ -106,6 +114,17 @@ def row_len(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if type(value) is TensorValue and value.fake.dim():
         return value.method(cx, "__len__", [], {})
     return ConstantValue(value.length(cx))
+
+
+@handles(operator.length_hint)
+def row_length_hint(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (value, default) = bind_arguments("length_hint", ["obj", "default"], args, kwargs, {"default": ConstantValue(0)})
+    if not isinstance(value, IteratorValue) or not issubclass(default.pytype(), int):
+        return cx.fold(operator.length_hint, [value, default], {})
+    left = value.remaining() if defines(value.pytype(), "__length_hint__") else None
+    if left is None and defines(value.pytype(), "__length_hint__"):
+        raise unsupported("unknown-operation", f"length_hint({value.describe()})")
+    return default if left is None else ConstantValue(left)
 
 
 @handles(sorted)

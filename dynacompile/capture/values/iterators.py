@@ -1,8 +1,7 @@
-"""zip, enumerate, map, filter, reversed and itertools over tracked values."""
+"""zip, enumerate, map and filter over tracked values."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -143,55 +142,3 @@ class FilterIterator(IteratorValue):
 
     def rebuild(self, out: Writer) -> None:
         out.call_function(filter, [self.function, self.inner])
-
-
-class ChainIterator(IteratorValue):
-    """itertools.chain; what it goes through is asked for, and iterated, when its turn comes."""
-
-    def __init__(self, parts: IteratorValue):
-        self.parts: IteratorValue | None = parts
-        self.current: IteratorValue | None = None
-
-    def pytype(self) -> type:
-        return itertools.chain
-
-    def next(self, cx: Context) -> Value | None:
-        while self.parts is not None:
-            if self.current is None:
-                part = self.parts.next(cx)
-                if part is None:
-                    self.parts = None
-                    break
-                self.current = part.iterate(cx)
-            item = self.current.next(cx)
-            if item is not None:
-                return item
-            self.current = None
-        return None
-
-
-class IsliceIterator(IteratorValue):
-    def __init__(self, inner: IteratorValue, start: int, stop: int | None, step: int):
-        self.inner, self.wanted, self.stop, self.step, self.at = inner, start, stop, step, 0
-        self.done = False
-
-    def pytype(self) -> type:
-        return itertools.islice
-
-    def next(self, cx: Context) -> Value | None:
-        """What lies before the next item, or before the end, is taken first, as Python does."""
-        while not self.done:
-            last = self.stop is not None and self.wanted >= self.stop
-            if last and self.at >= self.wanted:
-                break
-            item = self.inner.next(cx)
-            if item is None:
-                break
-            self.at += 1
-            if not last and self.at > self.wanted:
-                self.wanted += self.step
-                if self.stop is not None:
-                    self.wanted = min(self.wanted, self.stop)
-                return item
-        self.done = True
-        return None

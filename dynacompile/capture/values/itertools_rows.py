@@ -5,50 +5,37 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments, stepped
-from dynacompile.capture.values.constant import ConstantValue, is_none
+from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
-from dynacompile.capture.values.iterators import until_stopped
+from dynacompile.capture.values.lazy_iterators import (
+    NONE,
+    AccumulateIterator,
+    CompressIterator,
+    CountIterator,
+    CycleIterator,
+    DropwhileIterator,
+    FilterfalseIterator,
+    GroupbyIterator,
+    LazyIterator,
+    PairwiseIterator,
+    StarmapIterator,
+    TakewhileIterator,
+    TeeIterator,
+    ZipLongestIterator,
+)
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
     from dynacompile.capture.values.writing import Writer
-
-NONE = ConstantValue(None)
-
-
-class LazyIterator(IteratorValue):
-    """An iterator whose values a generator yields. ended: it has; is_broken: it was left by what a function of the program raised, after which Python's own
-    iterator goes on."""
-
-    def __init__(self, cls: type, values: Iterator[Value]):
-        self.cls, self.values = cls, values
-        self.ended = self.is_broken = False
-
-    def pytype(self) -> type:
-        return self.cls
-
-    def next(self, cx: Context) -> Value | None:
-        if self.is_broken:
-            raise unsupported("unknown-operation", f"{self.cls.__name__}() after what it calls has raised")
-        self.is_broken = not self.ended
-        found = until_stopped(cx, self.following)
-        self.is_broken = found is None and not self.ended
-        return found
-
-    def following(self) -> Value | None:
-        found = next(self.values, None)
-        self.ended = found is None
-        return found
-
 
 HANDED_ON = 10_000  # items of an iterator that a frame may take with it behind a break, as a tuple
 
@@ -97,24 +84,23 @@ class PoolIterator(IteratorValue):
 ITERATED = frozenset({"iterable", "data", "selectors"})  # parameters of which the iterator asks for an iterator at once
 
 
-def lazy(cls: Any, parameters: Sequence[str], **defaults: Value) -> Callable:
-    """Registers a generator (cx, bound arguments ...) -> values as the row of an iterator class. It is given iterators of what is iterated."""
+def lazy(made: type[LazyIterator], parameters: Sequence[str], **defaults: Value) -> None:
+    """Registers the row of an iterator class: `made` is given iterators of what is iterated."""
 
-    def register(make: Callable[..., Iterator[Value]]) -> Callable[..., Iterator[Value]]:
-        @handles(cls)
-        def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-            bound = bind_arguments(cls.__name__, parameters, args, kwargs, dict(defaults))
-            given = [value.iterate(cx) if name in ITERATED else value for name, value in zip(parameters, bound)]
-            return LazyIterator(cls, make(cx, *given))
-
-        return make
-
-    return register
+    @handles(made.cls)
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        bound = bind_arguments(made.cls.__name__, parameters, args, kwargs, dict(defaults))
+        return made(*(value.iterate(cx) if name in ITERATED else value for name, value in zip(parameters, bound)))
 
 
-def each(cx: Context, iterator: IteratorValue) -> Iterator[Value]:
-    while (item := iterator.next(cx)) is not None:
-        yield item
+lazy(CycleIterator, ("iterable",))
+lazy(PairwiseIterator, ("iterable",))
+lazy(AccumulateIterator, ("iterable", "func", "initial"), func=NONE, initial=NONE)
+lazy(TakewhileIterator, ("predicate", "iterable"))
+lazy(DropwhileIterator, ("predicate", "iterable"))
+lazy(FilterfalseIterator, ("predicate", "iterable"))
+lazy(StarmapIterator, ("function", "iterable"))
+lazy(CompressIterator, ("data", "selectors"))
 
 
 @handles(itertools.count)
@@ -123,138 +109,7 @@ def row_count(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value
     for number in (start, step):
         if not issubclass(number.pytype(), (int, float, complex, torch.Tensor)):
             raise unsupported("would-raise", f"itertools.count() of {number.describe()}")
-    return LazyIterator(itertools.count, count(cx, start, step))
-
-
-def count(cx: Context, start: Value, step: Value) -> Iterator[Value]:
-    while True:
-        yield start
-        start = cx.operator("add", [start, step])
-
-
-@lazy(itertools.cycle, ("iterable",))
-def cycle(cx: Context, iterable: IteratorValue) -> Iterator[Value]:
-    seen = []
-    for item in each(cx, iterable):
-        seen.append(item)
-        yield item
-    while seen:
-        yield from seen
-
-
-@lazy(itertools.pairwise, ("iterable",))
-def pairwise(cx: Context, iterable: IteratorValue) -> Iterator[Value]:
-    before = None
-    for item in each(cx, iterable):
-        if before is not None:
-            yield TupleValue([before, item])
-        before = item
-
-
-@lazy(itertools.accumulate, ("iterable", "func", "initial"), func=NONE, initial=NONE)
-def accumulate(cx: Context, iterable: IteratorValue, func: Value, initial: Value) -> Iterator[Value]:
-    total = None if is_none(initial) else initial
-    if total is not None:
-        yield total
-    for item in each(cx, iterable):
-        if total is None:
-            total = item
-        else:
-            total = cx.operator("add", [total, item]) if is_none(func) else func.call(cx, [total, item], {})
-        yield total
-
-
-@lazy(itertools.takewhile, ("predicate", "iterable"))
-def takewhile(cx: Context, predicate: Value, iterable: IteratorValue) -> Iterator[Value]:
-    for item in each(cx, iterable):
-        if not predicate.call(cx, [item], {}).truth(cx):
-            return
-        yield item
-
-
-@lazy(itertools.dropwhile, ("predicate", "iterable"))
-def dropwhile(cx: Context, predicate: Value, iterable: IteratorValue) -> Iterator[Value]:
-    dropping = True
-    for item in each(cx, iterable):
-        dropping = dropping and predicate.call(cx, [item], {}).truth(cx)
-        if not dropping:
-            yield item
-
-
-@lazy(itertools.filterfalse, ("predicate", "iterable"))
-def filterfalse(cx: Context, predicate: Value, iterable: IteratorValue) -> Iterator[Value]:
-    for item in each(cx, iterable):
-        if not (item if is_none(predicate) else predicate.call(cx, [item], {})).truth(cx):
-            yield item
-
-
-@lazy(itertools.starmap, ("function", "iterable"))
-def starmap(cx: Context, function: Value, iterable: IteratorValue) -> Iterator[Value]:
-    for item in each(cx, iterable):
-        yield function.call(cx, item.elements(cx), {})
-
-
-@lazy(itertools.compress, ("data", "selectors"))
-def compress(cx: Context, data: IteratorValue, selectors: IteratorValue) -> Iterator[Value]:
-    for item, chosen in zip(each(cx, data), each(cx, selectors)):
-        if chosen.truth(cx):
-            yield item
-
-
-class GroupbyIterator(IteratorValue):
-    """itertools.groupby. target: the key of the last group that it gave; key, item: of the last item that was taken, which is None once its group gave it."""
-
-    def __init__(self, inner: IteratorValue, function: Value):
-        self.inner, self.function = inner, function
-        self.target: Value | None = None
-        self.key: Value | None = None
-        self.item: Value | None = None
-        self.group: GroupIterator | None = None
-
-    def pytype(self) -> type:
-        return itertools.groupby
-
-    def step(self, cx: Context) -> bool:
-        """Takes the next item; False at the end."""
-        item = self.inner.next(cx)
-        if item is None:
-            return False
-        key = item if is_none(self.function) else until_stopped(cx, lambda: self.function.call(cx, [item], {}))
-        if key is None:
-            return False
-        self.item, self.key = item, key
-        return True
-
-    def next(self, cx: Context) -> Value | None:
-        self.group = None
-        while self.key is None or self.target is not None and cx.matches(self.target, self.key):
-            if not self.step(cx):
-                return None
-        self.target = self.key
-        self.group = GroupIterator(self, self.key)
-        return TupleValue([self.key, self.group])
-
-
-class GroupIterator(IteratorValue):
-    """The items of a group, which end when the next group is asked for."""
-
-    def __init__(self, parent: GroupbyIterator, target: Value):
-        self.parent, self.target = parent, target
-
-    def pytype(self) -> type:
-        return GROUP
-
-    def next(self, cx: Context) -> Value | None:
-        parent = self.parent
-        if parent.group is not self or parent.item is None and not parent.step(cx):
-            return None
-        if parent.key is None or not cx.matches(self.target, parent.key):
-            return None
-        item, parent.item = parent.item, None
-        return item
-
-
-GROUP = type(next(itertools.groupby([0]))[1])
+    return CountIterator(start, step)
 
 
 @handles(itertools.groupby)
@@ -266,43 +121,14 @@ def row_groupby(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Val
 @handles(itertools.zip_longest)
 def row_zip_longest(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (fill,) = bind_arguments("zip_longest", ["fillvalue"], [], kwargs, {"fillvalue": NONE})
-    return LazyIterator(itertools.zip_longest, zip_longest(cx, [a.iterate(cx) for a in args], fill))
-
-
-def zip_longest(cx: Context, parts: list[IteratorValue], fill: Value) -> Iterator[Value]:
-    ended: set[int] = set()
-    while True:
-        items = [fill if i in ended else part.next(cx) for i, part in enumerate(parts)]
-        ended |= {i for i, item in enumerate(items) if item is None}
-        if len(ended) == len(parts):
-            return
-        yield TupleValue([fill if item is None else item for item in items])
+    return ZipLongestIterator([a.iterate(cx) for a in args], fill)
 
 
 @handles(itertools.tee)
 def row_tee(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     iterable, n = bind_arguments("tee", ["iterable", "n"], args, kwargs, {"n": ConstantValue(2)})
     source, seen = iterable.iterate(cx), list[Value]()
-
-    def values() -> Iterator[Value]:
-        index = 0
-        while index < len(seen) or (item := source.next(cx)) is not None:
-            if index == len(seen):
-                seen.append(item)
-            yield seen[index]
-            index += 1
-
-    return TupleValue([LazyIterator(TEE, values()) for _ in range(n.constant())])
-
-
-def until(cx: Context, function: Value, sentinel: Value) -> Iterator[Value]:
-    """iter(function, sentinel)."""
-    while (item := cx.unless_missing(lambda: function.call(cx, [], {}), StopIteration)) is not None and not cx.equal(item, sentinel):
-        yield item
-
-
-TEE: type = type(itertools.tee(())[0])
-UNTIL = type(iter(int, 1))
+    return TupleValue([TeeIterator(source, seen) for _ in range(n.constant())])
 
 
 def of_pool(cls: Any, **defaults: Value) -> None:
