@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import torch.fx
 
-from dynacompile.autograd import differentiate, differentiate_parts, find_parts, localized
+from dynacompile.autograd import BeyondInputs, detached, differentiate, differentiate_parts, find_parts, localized
 from dynacompile.build import begin_build, expect_builds
 from dynacompile.capture import CodeCache, capture_frame
 from dynacompile.capture.breaks import unsupported
@@ -49,7 +49,7 @@ from dynacompile.measuring import choice
 from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import has_wrappers
 from dynacompile.private import of_torch
-from dynacompile.runtime import Told, chain, differentiable, in_stages, keeping_primals, laid_out, link, record, with_plain, with_wrappers
+from dynacompile.runtime import Told, chain, differentiable, in_stages, keeping_primals, laid_out, link, record, with_beyond, with_plain, with_wrappers
 from dynacompile.schedule import schedule, schedule_parts
 from dynacompile.watchdog import together, watched
 
@@ -80,7 +80,8 @@ def compile_frame(
                 env, breaks=captured.break_ is not None, rely=lambda name, read, value: flags.append(Flag(name, read, value)), meanwhile=guarding.begin
             )
             try:
-                call = make_call(captured, told) if captured.compact is not None else None
+                with torch.set_grad_enabled(captured.with_gradients or torch.is_grad_enabled()):
+                    call = make_call(captured, told) if captured.compact is not None else None
             except Unsupported:
                 if policy is None or policy.values is not None or captured.compact is None or not depends_on_values(captured.compact):
                     raise
@@ -88,6 +89,7 @@ def compile_frame(
         asked = tuple(n for n, item in enumerate(captured.inputs) if item.is_asked)
         call = with_plain(call, asked) if call is not None and asked else call
         call = with_wrappers(call, captured.wrappers) if call is not None and captured.wrappers is not None else call
+        call = torch.enable_grad()(call) if call is not None and captured.with_gradients else call
         settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))
         captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
         code = captured.code
@@ -219,7 +221,12 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     if found is not None:
         return compile_parts(found, env)
     graph, fakes = whole(graph, fakes, env)
-    pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
+    try:
+        pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
+    except BeyondInputs as reason:
+        if not reason.outputs:
+            raise
+        return with_beyond(compile_part(detached(graph, reason.outputs), fakes, env), reason.outputs)
     forward = begin_kernels(planned(pair.forward, env), env)
     later = replace(env, rely=None, meanwhile=None)  # guards hold when the forward runs
     plans = [planned(g, later, saved, early) for (g, saved), early in zip(backward_graphs(pair), given_early(pair, env), strict=True)]
@@ -337,7 +344,12 @@ def trace_graph(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) 
 
 def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
     graph, fakes = localized(graph, fakes)
-    pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
+    try:
+        pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
+    except BeyondInputs as reason:
+        if not reason.outputs:
+            raise
+        return with_beyond(trace_part(detached(graph, reason.outputs), fakes, env), reason.outputs)
     backwards = [functools.partial(given, code_of(g)) for g, _ in backward_graphs(pair)]
     return joined(code_of(pair.forward), backwards, pair, graph, fakes)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dynacompile.autograd.alike import find_parts
+from dynacompile.autograd.beyond import BeyondInputs, detached
 from dynacompile.autograd.differentiate import differentiate
 from dynacompile.autograd.like_parts import differentiate_parts
 from dynacompile.autograd.localized import localized
 
-__all__ = ["differentiate", "differentiate_parts", "find_parts", "localized"]
+__all__ = ["BeyondInputs", "detached", "differentiate", "differentiate_parts", "find_parts", "localized"]

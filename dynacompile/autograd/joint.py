@@ -84,7 +84,10 @@ def trace_joint(
         restride(recorder, forward, positions)
         written_nodes = owned(recorder, [recorder.node_of(inner(m.value)) for m in written])
         cuts = find_cuts(run.outputs, rows, mutated, positions) if cutting else Cuts()
-        eager = read_history(positions, inputs, run.laid, [key(point.tensor) for point in cuts.points]) if positions.differentiable else History()
+        eager = History()
+        if positions.differentiable:
+            frees = any(node.target is torch.autograd.grad for node in graph.graph.nodes)
+            eager = read_history(positions, inputs, run.laid, [key(point.tensor) for point in cuts.points], rows, frees)
         tangents, grads = trace_backward(recorder, positions, forward, inputs, cuts, entrances(graph))
         captured = [captured_node(recorder, forward, positions, cuts, i) for i in sorted(cuts.captured)]
         constants = reach_of_constants(recorder, positions, cuts) if len(tangents) > 1 else {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dynacompile.autograd.beyond import of_outputs
 from dynacompile.autograd.functionalize import FunctionalInput, storage
 from dynacompile.autograd.joint_graph import History, JointGraph
 from dynacompile.autograd.outputs import Positions, shares_version
@@ -26,9 +27,12 @@ def read_history(
     positions: Positions,
     inputs: Sequence[FunctionalInput],
     laid: Sequence[tuple[torch.Tensor, torch.Tensor]],
-    points: Sequence[tuple[Any, int]] = (),
+    points: Sequence[tuple[Any, int]],
+    rows: Sequence[Output],
+    frees: bool,
 ) -> History:
-    """Before the backward pass frees what is kept. laid: as of Interpreted. points: nodes and which of their results the backward is cut at."""
+    """Before the backward pass frees what is kept. Raises BeyondInputs where an output has gradients that come to no input. laid: as of Interpreted.
+    frees: whether the graph has gradients taken. points: nodes and which of their results the backward is cut at."""
     outputs = [positions.tensors[p] for p in positions.differentiable]
     indices = sorted({id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}.values())
     order = history([t.grad_fn for t in outputs])
@@ -37,9 +41,6 @@ def read_history(
     leads = leads_to(order, leaves, {point: 1 << (len(indices) + k) for k, point in enumerate(points)})
     ends = [*indices, *(-1 - k for k in range(len(points)))]
     every_leaf = (1 << len(indices)) - 1
-    if any(t.grad_fn is not None and not leads[t.grad_fn] & every_leaf for t in outputs):
-        reason = "an output requires gradients that come to no input: what they come to was made inside the graph"
-        raise Unsupported("leaf-inside", reason, "make it outside of the compiled function")
     owners: dict[int, tuple[bool, int, torch.Tensor]] = {}
     for position, tensor in enumerate(positions.tensors):
         owners.setdefault(storage(tensor), (False, position, tensor))
@@ -51,18 +52,33 @@ def read_history(
     themselves: set[tuple[bool, int]] = set()
     parts: set[tuple[int, int]] = set()
     held: dict[Node, Node] = dict(native_core().view_writes(tuple(outputs)))
+
+    def owners_of(kept: torch.Tensor) -> Iterator[tuple[bool, int, torch.Tensor]]:
+        """The input or output of which a kept tensor is, or its parts are, with the version of."""
+        for part in leaves_of(kept):
+            place = storage(part)
+            owner = owners.get(moved.get(place, place))
+            if owner is not None and (part is owner[2] or place in moved or part is not kept or shares_version(part, owner[2])):
+                themselves.update([owner[:2]] if part is owner[2] else [])
+                yield owner
+
+    beyond: dict[int, tuple[str | None, set[tuple[bool, int]]]] = {}
+    for position, tensor in zip(positions.differentiable, outputs, strict=True):
+        alone = tensor.grad_fn is not None and not leads[tensor.grad_fn] & every_leaf
+        own = history([tensor.grad_fn]) if alone or frees else []
+        error = next(filter(None, map(refusal, own)), None)
+        if error is not None or alone:
+            kept_here = [part for node in own for part in kept_by(node, held) if part is not None]
+            beyond[position] = error, {owner[:2] for part in kept_here for owner in owners_of(part)}
+    if beyond:
+        raise of_outputs(beyond, rows)
     for node in order:
         if not reached[node] or not leads[node] & every_leaf:
             continue
         for kept in kept_by(node, held):
             parts.add((reached[node], leads[node]))
-            for part in () if kept is None else leaves_of(kept):
-                place = storage(part)
-                owner = owners.get(moved.get(place, place))
-                if owner is not None and (part is owner[2] or place in moved or part is not kept or shares_version(part, owner[2])):
-                    found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
-                    if part is owner[2]:
-                        themselves.add(owner[:2])
+            for owner in () if kept is None else owners_of(kept):
+                found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
     watches = tuple(Watch(*key, as_parts(nodes, ends), key in themselves) for key, nodes in sorted(found.items()))
     computed = frozenset(i for i in indices if inputs[i].value is not inputs[i].leaf)
     variables = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
@@ -296,6 +312,16 @@ def kept_by(node: Node, held: Mapping[Node, Node]) -> Iterator[torch.Tensor | No
             yield None
             continue
         yield from (t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, torch.Tensor))
+
+
+def refusal(node: Node) -> str | None:
+    """What autograd says where the backward pass comes to a node, what it has kept of which was freed, or written since; None: it comes by."""
+    for name in kept_names(type(node)):
+        try:
+            getattr(node, name)
+        except RuntimeError as error:
+            return str(error)
+    return None
 
 
 def kept_names(kind: type) -> list[str]:

@@ -38,7 +38,7 @@ BREAKS: dict[str, Row] = {
     "unknown-operation": Row("operation not modelled by capture: {}", "rewrite the expression with tensor operations or plain Python values"),
     "tensor-attribute": Row("tensor attribute or method not captured: {}", "use it outside of the compiled region"),
     "random-state": Row("{} reads or changes the state of a random generator", "seed before the compiled region"),
-    "grad-mode": Row("gradients are turned on{} in a graph that starts without them", "turn them on outside of the compiled region"),
+    "grad-mode": Row("gradients are turned on inside of inference mode", "use torch.no_grad around the region instead of inference mode"),
     "nested-region": Row("{} is compiled as a region of its own", "leave it out of the settings for parts of the model to compile it with its caller"),
     "autograd-function": Row("{} is a custom autograd.Function", "express it with tensor operations or torch.library.custom_op"),
     "autograd-call": Row("{} runs or changes autograd inside the region", "compile the forward pass only"),

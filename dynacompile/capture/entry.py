@@ -33,6 +33,7 @@ from dynacompile.capture.tensors.distributions import assumable
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
 from dynacompile.capture.tensors.gradients import HookLeaves, Hooks
 from dynacompile.capture.tensors.torch_functions import refusal
+from dynacompile.capture.tensors.torch_modes import TurnsOnGradients
 from dynacompile.capture.tensors.wrappers import WrapperTensor, leave_of
 from dynacompile.capture.tensors.written_collectives import LeftPending, refuse_pending
 from dynacompile.capture.trace import Trace
@@ -173,6 +174,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             manner = replace(manner, texts=False)
         except SharesMemory as reason:
             manner = replace(manner, shares=(*manner.shares, reason.sources))
+        except TurnsOnGradients:
+            manner = replace(manner, with_gradients=True)
         except LeftPending:
             if not manner.works:
                 raise
@@ -192,7 +195,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         made.limit(env.config.trace_limit)
         return made
 
-    with SavedModes() as modes:
+    with SavedModes(manner.with_gradients) as modes:
         attempt = run(modes.trace(trace()), frame, None)
         if attempt.broke is not None and attempt.broke.code in WHOLE:
             raise located(attempt.broke)
@@ -216,7 +219,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         raise NeedsSymbols(values=True, if_whole=True)
     if looks_at_frame(attempt, frame):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
-    with SavedModes() as modes:
+    with SavedModes(manner.with_gradients) as modes:
         attempt = run(modes.trace(trace()), frame, stop)
         if attempt.broke is not None:
             raise RunsDiffer("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
@@ -259,6 +262,9 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
     symbolic = root_frame(cx, frame)
     attempt = Attempt(cx, symbolic, [], {})
     cx.frames.append(symbolic)
+    if cx.manner.with_gradients:
+        cx.modes.set_grad_mode(False)
+        symbolic.entry_grad_mode = False
     while symbolic.returned is None:
         if stop is not None and len(attempt.steps) == stop.step:
             symbolic.current = symbolic.decoded.instrs[symbolic.index]
@@ -274,7 +280,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
                 attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None
                 reason.__traceback__ = None  # it would hold this frame, which holds it, and so the caller's, until garbage is collected
             return attempt
-        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated, Refused):
+        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated, Refused, TurnsOnGradients):
             raise
         except Exception as bug:
             if is_undecided(bug):
@@ -362,7 +368,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     if not all(hook.is_as_read() for hook in cx.state(Hooks).all):
         raise unsupported("hooks", f"{code.co_qualname}, where a variable changes after the hook of a tensor has read it,")
     cx.state(Hooks).check_outputs(cx, ending.outputs)
-    graph, leaves = graph_module(cx, ending.outputs, state)
+    graph, leaves = graph_module(cx, ending.outputs)
     written = cx.recorder.written_inputs()
     inputs, roots = used_inputs(graph, cx.recorder.fresh_inputs(written) if graph is not None else ())
     check_memory(cx, inputs, written)
@@ -388,6 +394,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         resumes=tuple(ending.resumes),
         whole=stop is None,
         settings=cx.effects.settings.used or {},
+        with_gradients=cx.manner.with_gradients,
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
         wrappers=wrappers_of(graph, inputs, leaves),
@@ -399,7 +406,7 @@ def continues_break(cx: Trace, code: CodeType) -> bool:
     return is_resume(code) and not cx.recorder.ops and not cx.effects
 
 
-def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> tuple[torch.fx.GraphModule | None, list[Leave | None]]:
+def graph_module(cx: Trace, outputs: Sequence[Any]) -> tuple[torch.fx.GraphModule | None, list[Leave | None]]:
     """The graph with its outputs and modes restored to those at its start, None when it does nothing; and what takes apart each output that is a wrapper."""
     cx.recorder.drop_unused([value.node for value in outputs])
     if not cx.recorder.ops:
@@ -407,8 +414,8 @@ def graph_module(cx: Trace, outputs: Sequence[Any], state: GlobalState) -> tuple
     graph = cx.recorder.graph
     for node, _, leave in reversed(cx.modes.autocasts):
         graph.call_function(leave, (node,))
-    if torch.is_grad_enabled() != state.grad_mode:
-        graph.call_function(of_torch.set_grad_enabled, (state.grad_mode,))
+    if torch.is_grad_enabled() != cx.recorder.begins_with_gradients:
+        graph.call_function(of_torch.set_grad_enabled, (cx.recorder.begins_with_gradients,))
     leaves, results = take_apart(graph, cx, outputs)
     graph.output(tuple(results))
     if cx.symbols is not None:
@@ -478,9 +485,13 @@ logging.getLogger("torch._subclasses.fake_tensor").addFilter(lambda record: not 
 class SavedModes:
     """Grad mode and autocast as they are now, restored at the end.
 
-    Inference mode is left meanwhile, as its tensors do not count their versions. Autocast's weight cache is off, as it must not meet
-    fakes. Where an exception of a signal handler ends this early, the native core sets what is left, once the compile has ended.
+    with_gradients: the graph begins with gradients. Inference mode is left meanwhile, as its tensors do not count their versions. Autocast's weight
+    cache is off, as it must not meet fakes. Where an exception of a signal handler ends this early, the native core sets what is left, once the compile
+    has ended.
     """
+
+    def __init__(self, with_gradients: bool = False):
+        self.with_gradients = with_gradients
 
     def __enter__(self) -> SavedModes:
         self.traces: list[Trace] = []
@@ -489,6 +500,8 @@ class SavedModes:
         self.inference = torch.is_inference_mode_enabled()
         self.grad = torch.is_grad_enabled()
         self.cache = torch.is_autocast_cache_enabled()
+        if self.with_gradients:
+            of_torch.set_grad_enabled(True)
         torch.set_autocast_cache_enabled(False)
         if self.inference:
             self.normal = of_torch.InferenceMode(False)  # type: ignore[attr-defined]  # sets both modes as soon as it is made

@@ -150,6 +150,7 @@ class Captured:
     whole: the frame ended inside the graph: no user Python runs after it (a leaf entry).
     settings: those of torch that `code` changes before it calls the graph, as in ir.determinism.
     shape_guards: gives the guards on symbolic sizes; to be called when the graph is compiled, since compiling may rely on more of them.
+    with_gradients: the graph is to be called, and compiled, with gradients turned on.
     wrappers: None where no input or output is one.
     """
 
@@ -167,6 +168,7 @@ class Captured:
     settings: Mapping[str, bool] = field(default_factory=dict)
     facts: dict[str, int] = field(default_factory=dict)
     wrappers: Wrappers | None = None
+    with_gradients: bool = False
 
     @property
     def graph(self) -> torch.fx.GraphModule | None:

@@ -221,6 +221,19 @@ class Again:
 
 
 @dataclass(frozen=True)
+class PastInputs:
+    """An output that requires gradients which come to no input of the graph.
+
+    error: what autograd raises on the way back from it; None: nothing, unless one of these inputs or outputs of the graph, which are kept for the way
+    back, was written since.
+    """
+
+    error: str | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class RuntimeContract:
     """What the runtime does around the two graphs.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dynacompile.runtime.beyond import with_beyond
 from dynacompile.runtime.chain import chain
 from dynacompile.runtime.cudagraphs import record
 from dynacompile.runtime.differentiable import differentiable
@@ -11,4 +12,4 @@ from dynacompile.runtime.replay import keeping_primals
 from dynacompile.runtime.stages import in_stages
 from dynacompile.runtime.wrapped import with_wrappers
 
-__all__ = ["Told", "chain", "differentiable", "in_stages", "keeping_primals", "laid_out", "link", "record", "with_plain", "with_wrappers"]
+__all__ = ["Told", "chain", "differentiable", "in_stages", "keeping_primals", "laid_out", "link", "record", "with_beyond", "with_plain", "with_wrappers"]

@@ -15,6 +15,11 @@ from dynacompile.private import of_torch
 if TYPE_CHECKING:
     from dynacompile.capture.values.recording import Recording
 
+
+class TurnsOnGradients(Exception):
+    """The frame turns gradients on that it begins without: its graph is to begin with them, and to turn them off at once."""
+
+
 Entry = tuple[torch.fx.Node, Any, Callable]  # the node that enters a mode, what entering gave, and what leaves it
 
 
@@ -30,9 +35,9 @@ class TorchModes:
 
     def set_grad_mode(self, mode: bool) -> None:
         if mode and self.inference:
-            raise unsupported("grad-mode", " inside of inference mode, or")
+            raise unsupported("grad-mode")
         if mode and not self.begins_with_gradients and not torch.is_grad_enabled():
-            raise unsupported("grad-mode", "")
+            raise TurnsOnGradients
         if torch.is_grad_enabled() != mode:
             self.recorder.state_change(of_torch.set_grad_enabled, mode)
             of_torch.set_grad_enabled(mode)
