@@ -28,6 +28,7 @@ from dynacompile.capture.manner import Manner
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.shared_memory import SharesMemory
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, counts_loop
+from dynacompile.capture.tensors.bodies import BodyWrites
 from dynacompile.capture.tensors.deferred_texts import TextOutdated
 from dynacompile.capture.tensors.distributions import assumable
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
@@ -176,6 +177,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             manner = replace(manner, shares=(*manner.shares, reason.sources))
         except TurnsOnGradients:
             manner = replace(manner, with_gradients=True)
+        except BodyWrites:
+            manner = replace(manner, bodies_write=True)
         except LeftPending:
             if not manner.works:
                 raise
@@ -280,7 +283,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
                 attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None
                 reason.__traceback__ = None  # it would hold this frame, which holds it, and so the caller's, until garbage is collected
             return attempt
-        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated, Refused, TurnsOnGradients):
+        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated, Refused, TurnsOnGradients, BodyWrites):
             raise
         except Exception as bug:
             if is_undecided(bug):

@@ -21,6 +21,7 @@ class Manner:
     asks_inputs: branches on what inputs decide are asked as guards. asked_at: branches, by their code and instruction, of which not both arms are followed.
     hooks_after: calls, likewise, that register hooks of tensors which leave the graph: they are made after it. no_hooks_at: those that can't be, and break.
     with_gradients: the graph begins with gradients, which the frame begins without and turns on.
+    bodies_write: functions of transforms write their inputs.
     works: collectives that are begun with `async_op=True` are operations of the graph.
     """
 
@@ -33,6 +34,7 @@ class Manner:
     values: bool = True
     works: bool = True
     with_gradients: bool = False
+    bodies_write: bool = False
     asks_inputs: bool = True
     asked_at: frozenset[tuple[CodeType, int]] = frozenset()
     hooks_after: frozenset[tuple[CodeType, int]] = frozenset()

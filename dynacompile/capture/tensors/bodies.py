@@ -61,9 +61,14 @@ def shape_of(value: Value) -> Any:
     return value.constant()
 
 
+class BodyWrites(Exception):
+    """The function of a transform writes a tensor: the frame is to be captured with memory of its own for each input of such functions."""
+
+
 class Body:
     """A function as a graph: its own inputs first, then what it reads of the graph around it. name: of the operator that it is for."""
 
+    may_write = False  # its inputs, which the transform writes then
     is_mapped = False  # over the indices of a tensor, so that it may index others by them
 
     def __init__(self, cx: Context, name: str):
@@ -79,10 +84,11 @@ class Body:
         return value
 
     @contextmanager
-    def traced(self) -> Iterator[None]:
-        """What is recorded meanwhile belongs to this graph, and may change nothing outside of it."""
+    def traced(self, own: Sequence[torch.Tensor] = ()) -> Iterator[None]:
+        """What is recorded meanwhile belongs to this graph, and may change nothing outside of it. own: fakes that it may write."""
         recorder, effects = self.cx.recorder, self.cx.effects
-        versions = [(value.fake, recorder.version(value.fake)) for value in recorder.values.values()]
+        free = set(map(id, own))
+        versions = [(value.fake, recorder.version(value.fake)) for value in recorder.values.values() if id(value.fake) not in free]
         before, ops = (effects.count, len(effects.calls), dict(effects.globals), torch.is_grad_enabled()), recorder.ops
         recorder.graph = self.graph
         self.cx.bodies.append(self)
@@ -94,6 +100,8 @@ class Body:
         if before != (effects.count, len(effects.calls), effects.globals, torch.is_grad_enabled()):
             raise unsupported("sub-graph", f"{self.name} of a function with effects")
         if any(recorder.version(fake) != version for fake, version in versions):
+            if self.may_write and not self.cx.manner.bodies_write:
+                raise BodyWrites
             raise unsupported("sub-graph", f"{self.name} of a function that writes tensors in place")
 
     def reads(self, outputs: Sequence[TensorValue]) -> list[torch.fx.Node]:
@@ -120,7 +128,7 @@ class Body:
 class Function(Body):
     """The function of a transform of torch.func. Its inputs are the tensors of the chosen arguments; what else it reads comes after these.
 
-    example: what the function gets of an input's fake. aux: it returns a pair, of what is transformed and what is not.
+    example: what the function gets of an input's fake. writes: it may write its inputs. aux: it returns a pair, of what is transformed and what is not.
     """
 
     def __init__(
@@ -133,14 +141,17 @@ class Function(Body):
         chosen: Sequence[int],
         example: Example,
         aux: bool = False,
+        writes: bool = False,
     ):
         super().__init__(cx, name)
+        self.may_write = writes
         self.chosen = [args[n] for n in chosen]
         self.given = [tensor for value in self.chosen for tensor in leaves(value)]
         inner = list(args)
+        own: list[torch.Tensor] = []
         for n in chosen:
-            inner[n] = mapped(args[n], lambda tensor: self.input(example(tensor.fake)))
-        with self.traced():
+            inner[n] = mapped(args[n], lambda tensor: self.input(added(own, example(tensor.fake))))
+        with self.traced(own if writes and cx.manner.bodies_write else ()):
             result = function.call(cx, inner, kwargs)
             parts = result.elements(cx) if aux else [result, ConstantValue(None)]
         if len(parts) != 2:
@@ -167,6 +178,11 @@ class Function(Body):
 
 
 Example = Callable[[torch.Tensor], torch.Tensor]
+
+
+def added(fakes: list[torch.Tensor], fake: torch.Tensor) -> torch.Tensor:
+    fakes.append(fake)
+    return fake
 
 
 def refilled(structure: Value, tensors: Iterator[Value]) -> Value:

@@ -80,7 +80,13 @@ def run_vmap(
                 return fake.new_empty([size for i, size in enumerate(fake.shape) if i != dim % fake.dim()])
             return fake.view_as(fake) if dim is None else fake.select(dim, 0)
 
-    body = Function(cx, "vmap", function, args, kwargs, range(len(args)), example)
+    def alone(fake: torch.Tensor) -> torch.Tensor:
+        """The same in memory of its own."""
+        part = example(fake)
+        with mode:
+            return part.clone() if part.requires_grad else torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=part.device)
+
+    body = Function(cx, "vmap", function, args, kwargs, range(len(args)), alone if cx.manner.bodies_write else example, writes=True)
     made_dims = dims_of(out_dims, body.result, False)
     every = (*dims, *(None for _ in body.rest))
 
