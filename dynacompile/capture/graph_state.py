@@ -191,6 +191,13 @@ class GraphState:
                 self.graph.erase_node(node)
                 self.ops -= 1
 
+    def stand_in(self, value: GraphTensor, input_: GraphTensor) -> None:
+        """From here on `input_` is the input that `value` was, which becomes something else."""
+        self.tensors |= {name: input_ for name, known in self.tensors.items() if known is value}
+        self.values[id(input_.fake)] = input_
+        self.bases[storage_of(input_.fake)] = input_  # writes to its memory count for themselves
+        self.data_written |= {key: input_ for key, known in self.data_written.items() if known is value}
+
     def was_written(self, value: GraphTensor) -> bool:
         """Whether the frame wrote an input so far."""
         if not value.has_fake:

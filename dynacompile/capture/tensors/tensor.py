@@ -147,6 +147,9 @@ READERS: dict[str, Callable[[Context, TensorValue], Value | None]] = {}  # item(
 METHODS: dict[str, Callable[[Context, TensorValue, list[Value], dict[str, Value]], Value]] = {}  # methods that are no operations, by name
 
 
+SETTERS: dict[str, Callable[[Context, TensorValue, Value], None]] = {}  # of fields of a tensor that the frame may assign, by name
+
+
 # What torch.Tensor has by itself. What others have put there since is Python, and followed.
 TORCH_S = {name: raw for base in reversed(torch.Tensor.__mro__) for name, raw in base.__dict__.items()}
 
@@ -299,6 +302,9 @@ class TensorValue(GraphTensor):
         if name == "requires_grad":
             METHODS["requires_grad_"](cx, self, [value], {})
             return
+        if name in SETTERS:
+            SETTERS[name](cx, self, value)
+            return
         if not defines(torch.Tensor, name):  # the user's own
             cx.effects.touch(self)
             self.attributes[name] = value
@@ -316,13 +322,14 @@ class TensorValue(GraphTensor):
         return isinstance(value, ConstantValue) and value.value is None
 
     def replay_values(self) -> Sequence[Value]:
-        return [*self.attributes.values(), *(() if self.new_grad is None else (self.new_grad,))]
+        return [*self.attributes.values(), *(new for new in (self.new_data, self.new_grad) if new is not None)]
 
     def replay(self, out: Writer) -> None:
-        if self.new_grad is not None:
-            out.value(self.new_grad)
-            out.value(self)
-            out.store_attr("grad")
+        for name, new in (("data", self.new_data), ("grad", self.new_grad)):
+            if new is not None:
+                out.value(new)
+                out.value(self)
+                out.store_attr(name)
         for name, value in self.attributes.items():
             out.value(value)
             out.value(self)

@@ -22,6 +22,7 @@ from dynacompile.capture.tensors import (  # noqa: F401
     optimizers,
     polyfilled,
     profilers,
+    replaced_data,
     scripted,
     storages,
     torch_contexts,

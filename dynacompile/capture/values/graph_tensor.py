@@ -52,8 +52,8 @@ class Maker(Protocol):
 
 class GraphTensor(Value):
     """node: its value in the graph. given: its metadata, as a fake that may be made later. real: the tensor at capture, for inputs only. recorder: is told when
-    the fake is made. writes: how often it was written by then. new_grad: what the frame assigned to `.grad`. is_number: a Python float in eager. has_become: it
-    was no view, and stands for a view of what it was."""
+    the fake is made. writes: how often it was written by then. new_grad, new_data: what the frame assigned to `.grad` and `.data`. is_number: a Python float in
+    eager. has_become: it was no view, and stands for a view of what it was."""
 
     def __init__(self, node: torch.fx.Node | Member, fake: torch.Tensor | Later, source: Source | None = None, real: Any = None, recorder: Maker | None = None):
         self.given, self.source, self.real, self.recorder = fake, source, real, recorder
@@ -61,6 +61,7 @@ class GraphTensor(Value):
         self._node: torch.fx.Node | None = None if type(node) is Member else node  # type: ignore[assignment]
         self.writes = 0
         self.new_grad: Value | None = None
+        self.new_data: Value | None = None
         self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
         self.is_number = False
         self.has_become = False

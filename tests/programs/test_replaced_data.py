@@ -1,0 +1,174 @@
+"""`tensor.data = other`, of parameters and other tensors of before the frame."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import dynacompile
+from tests.checking import check
+from tests.scenarios import check_same
+
+BACKENDS = ["eager", "aot_eager", "default"]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.two(self.one(x).relu())
+
+
+def in_place(model, x):
+    for p in model.parameters():
+        p.data -= 0.1 * p.grad
+    return x + 1
+
+
+def by_a_new_tensor(model, x):
+    for p in model.parameters():
+        p.data = p.data - 0.1 * p.grad
+    return x + 1
+
+
+@torch.no_grad()
+def used_without_gradients(model, x):
+    for p in model.parameters():
+        p.data = p.data * 0.5 - p.grad
+    return model(x)
+
+
+def used_with_gradients(model, x):
+    for p in model.parameters():
+        p.data = p.data * 0.5
+    return model(x)
+
+
+def used_before_and_after(model, x):
+    before = F.linear(x, model.one.weight)
+    model.one.weight.data = model.one.weight.data * 2
+    return before, F.linear(x, model.one.weight)
+
+
+def twice(model, x):
+    weight = model.one.weight
+    weight.data = weight.data + 1
+    weight.data = weight.data * 2
+    return weight.sum(), weight.requires_grad, weight.is_leaf
+
+
+def around_a_break(model, x):
+    model.one.weight.data = model.one.weight.data * 2
+    dynacompile.graph_break()
+    return model(x)
+
+
+def averaged(model, x):
+    for p, q in zip(model.one.parameters(), (torch.ones(4, 3), torch.ones(4))):
+        p.data = torch.lerp(p.data, q, 0.25)
+    return model(x).sum()
+
+
+PROGRAMS = [in_place, by_a_new_tensor, used_without_gradients, used_with_gradients, used_before_and_after, twice, around_a_break, averaged]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", PROGRAMS)
+def test_of_parameters(fn, backend):
+    def story(wrap):
+        model, run = Model(), wrap(fn)
+        for step in range(3):
+            for p in model.parameters():
+                p.grad = torch.full_like(p, step + 1.0)
+            x = torch.linspace(-1, 1, 12).reshape(4, 3)
+            before = [p.data_ptr() for p in model.parameters()]
+            result = run(model, x)
+            yield result
+            yield [p.detach().clone() for p in model.parameters()], [p.requires_grad and p.is_leaf for p in model.parameters()]
+            yield [p._version for p in model.parameters()], [p.data_ptr() == place for p, place in zip(model.parameters(), before, strict=True)]
+            losses = [t.sum() for t in (result if isinstance(result, tuple) else (result,)) if isinstance(t, torch.Tensor) and t.requires_grad]
+            if losses:
+                sum(losses).backward()
+                yield [p.grad.clone() for p in model.parameters()]
+
+    check_same(story, backend=backend, least=None)
+
+
+def other_memory(x):
+    y = x * 2
+    x.data = y
+    y.add_(1)
+    return x + y
+
+
+def old_view(x):
+    view = x.view(-1)
+    x.data = x.data * 2
+    view.add_(1)
+    return view, x + 1
+
+
+def written_before(x):
+    x.add_(1)
+    x.data = x * 3
+    return x.mul(2)
+
+
+def written_after(x):
+    x.data = x * 3
+    x.add_(1)
+    return x.mul(2)
+
+
+def of_another_input(x, y):
+    x.data = y
+    return x + 1
+
+
+def one_of_two(x, y):
+    x.data = y + x
+    y.mul_(2)
+    return x, y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [other_memory, old_view, written_before, written_after])
+def test_of_plain_tensors(fn, backend):
+    check(fn, torch.linspace(-1, 1, 6).reshape(2, 3), options={"backend": backend})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [of_another_input, one_of_two])
+@pytest.mark.parametrize("shared", [False, True])
+def test_of_two_tensors(fn, shared, backend):
+    def story(wrap):
+        run = wrap(fn)
+        for _ in range(2):
+            x = torch.linspace(-1, 1, 6).reshape(2, 3)
+            y = x.view(2, 3) if shared else torch.ones(2, 3)
+            yield run(x, y), x, y
+            yield x.data_ptr() == y.data_ptr()
+
+    check_same(story, backend=backend, least=None)
+
+
+def test_breaks_and_graphs():
+    def run(x):
+        x.data -= 0.5
+        x.data = x.data * 2
+        return x + 1
+
+    check(run, torch.ones(3), graphs=1, breaks=0)
+
+
+@pytest.mark.parametrize("fn", [fn for fn in PROGRAMS if fn is not around_a_break])
+def test_parameters_in_one_graph(fn):
+    model = Model()
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    dynacompile.compile(fn, fullgraph=True, backend="eager", isolate_recompiles=True)(model, torch.ones(4, 3))
