@@ -13,7 +13,7 @@ from dynacompile.env import Env
 from dynacompile.errors import BackendError, Unsupported
 from dynacompile.interop import inductor_call
 from dynacompile.ir.captured import Captured
-from dynacompile.ir.symbolic_graphs import picked, write_code
+from dynacompile.ir.symbolic_graphs import picked, placed, write_code
 from dynacompile.markers import disable
 from dynacompile.ops.module_hooks import HookStep, refusal
 from dynacompile.ops.regions import FORMS, with_regions
@@ -125,9 +125,9 @@ def inductor(captured: Captured, env: Env) -> GraphCall:
 
 
 def refuse_places(captured: Captured) -> None:
-    """Other compilers would trace a view at a place that a tensor names with fakes, which show place 0."""
-    if any(node.target is picked for node in captured.graph.graph.nodes):  # type: ignore[union-attr]
-        raise Unsupported("symbolic-shape", "a tensor of one int indexes another, in a graph for another compiler", "leave capture_values off")
+    """Other compilers would trace a view at a place that depends on values with fakes, which show place 0."""
+    if any(node.target in (picked, placed) for node in captured.graph.graph.nodes):  # type: ignore[union-attr]
+        raise Unsupported("symbolic-shape", "a number that depends on values indexes a tensor, in a graph for another compiler", "leave capture_values off")
 
 
 BACKENDS: dict[str, Callable[[Captured, Env], GraphCall]] = {"default": default, "eager": eager, "aot_eager": aot_eager, "inductor": inductor}

@@ -13,7 +13,7 @@ import torch.fx
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import output_args
 from dynacompile.ir.shapes import unbacked
-from dynacompile.ir.symbolic_graphs import add_node, free_symbols, picked, required, symbol_sources
+from dynacompile.ir.symbolic_graphs import ALONE, add_node, free_symbols, picked, placed, required, symbol_sources
 from dynacompile.private import of_torch
 
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -51,7 +51,7 @@ class Growing:
 
 def depends_on_values(graph: torch.fx.GraphModule) -> bool:
     """Whether it holds sizes, numbers or places that the values of tensors decide."""
-    return any(node.target is picked or any(map(unbacked, numbers_of(node.meta.get("val")))) for node in graph.graph.nodes)
+    return any(node.target in (picked, placed) or any(map(unbacked, numbers_of(node.meta.get("val")))) for node in graph.graph.nodes)
 
 
 def numbers_of(value: Any) -> Iterator[Any]:
@@ -79,7 +79,7 @@ def segments(graph: torch.fx.GraphModule) -> list[Segment | Alone]:
             shown.update(free_symbols(node.meta.get("val")))
             continue
         modes.see(node)
-        if node.target in (required, picked) or fresh(node, shown):
+        if node.target in ALONE or fresh(node, shown):
             if modes.casts:
                 raise Unsupported("values-in-mode", f"{node.target} depends on values inside of a block that sets autocast", "move it out of the block")
             modes.switch(growing, modes.start)

@@ -13,7 +13,7 @@ import torch.fx
 from dynacompile.errors import Unsupported
 from dynacompile.ir.expressions import MEANINGS, OPERATIONS
 from dynacompile.ir.recurrence import check_recurs
-from dynacompile.ir.shapes import as_static
+from dynacompile.ir.shapes import as_static, unbacked
 from dynacompile.private.of_torch import FakeTensor, LazyGraphModule
 
 
@@ -22,9 +22,36 @@ def required(condition: bool, message: str | None) -> None:
     torch._check(condition, None if message is None else lambda: message)
 
 
-def picked(tensor: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-    """tensor[place], a view, for an int tensor without dimensions. Where in the memory the view begins, only a run shows; for fakes it is place 0."""
-    return tensor.select(0, 0) if isinstance(place, FakeTensor) else tensor[place]
+def picked(tensor: torch.Tensor, place: Any) -> torch.Tensor:
+    """tensor[place], a view, where ints in the place depend on values, or it is an int tensor without dimensions. Where in the memory the view begins, only a
+    run shows; for fakes it is place 0."""
+    return tensor[at_zero(place)]
+
+
+def placed(tensor: torch.Tensor, place: Any, value: Any) -> None:
+    """tensor[place] = value, where numbers in the place, which may be a slice, or in the value depend on values. Of fakes, the whole tensor is written."""
+    if shown_by_run(place) or shown_by_run(value):
+        tensor.copy_(value.sum() if isinstance(value, torch.Tensor) else tensor.new_zeros(()))
+    else:
+        tensor[place] = value
+
+
+ALONE = (required, picked, placed)  # what runs by itself, where its numbers are known
+
+
+def at_zero(place: Any) -> Any:
+    if isinstance(place, (tuple, list)):
+        return tuple(map(at_zero, place))
+    return 0 if shown_by_run(place) else place
+
+
+def shown_by_run(place: Any) -> bool:
+    """Whether a place of a tensor depends on values that are not known yet."""
+    if isinstance(place, (tuple, list)):
+        return any(map(shown_by_run, place))
+    if isinstance(place, slice):
+        return any(map(shown_by_run, (place.start, place.stop, place.step)))
+    return isinstance(place, FakeTensor) if isinstance(place, torch.Tensor) else isinstance(place, torch.SymInt) and bool(unbacked(place))
 
 
 def symbolic_numbers(value: Any) -> Iterator[torch.SymInt | torch.SymFloat | torch.SymBool]:

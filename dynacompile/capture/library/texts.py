@@ -16,6 +16,7 @@ from dynacompile.capture.values.classes import ClassValue, UnboundMethod
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.exceptions import ExceptionValue
+from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.mapping import DictLike, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.own_methods import refuse_own
@@ -23,6 +24,7 @@ from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import is_int, symbolic_operator
+from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Constant
 
@@ -55,6 +57,9 @@ def text(cx: Context, value: Value, conversion: str = "str") -> Value:
         return listed(cx, "(", value.elements(cx), ",)" if len(value.items) == 1 else ")")
     if isinstance(value, (TorchFunction, BuiltinValue, UnboundMethod)):
         value = ConstantValue(value.identity())  # guarded as that object
+    if isinstance(value, FunctionValue) and value.real is not None and value.source is not None:
+        cx.guard("ID", value.source, identity(value.real))
+        value = ConstantValue(value.real)
     return cx.pure(str if conversion == "str" else repr, [value], {})
 
 

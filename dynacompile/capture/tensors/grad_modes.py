@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
@@ -40,12 +39,13 @@ class GradModeContext(RepeatableContext):
         switch(cx, bool(self.before))
 
     def again(self) -> ContextValue:
-        return GradModeContext(self.cls, self.mode)
+        return GradModeContext(self.cls, self.mode, torch.is_grad_enabled())
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.cls is torch.set_grad_enabled:
-            raise unsupported("context-manager", "set_grad_enabled as a decorator inside the frame")
-        return super().call(cx, args, kwargs)
+        made = super().call(cx, args, kwargs)
+        if self.cls is torch.set_grad_enabled:  # which has set the mode when it was made
+            switch(cx, bool(self.before))
+        return made
 
     def can_enter_again(self) -> bool:
         return True

@@ -17,12 +17,12 @@ from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import bind_descriptor
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
-from dynacompile.capture.values.symbolic import SymbolicFloat
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, class_lookup, defines, is_data
 from dynacompile.ir.source import Attr, Constant
-from dynacompile.ir.symbolic_graphs import picked
+from dynacompile.ir.symbolic_graphs import picked, placed, shown_by_run
 from dynacompile.ops.flexible_attention import index_by_points
 
 if TYPE_CHECKING:
@@ -185,6 +185,15 @@ def is_place(key: Value) -> bool:
     return isinstance(key, TensorValue) and not key.fake.dim() and key.fake.dtype in INTS - {torch.uint8}
 
 
+def depends_on_values(key: Value, in_slices: bool) -> bool:
+    """Whether an int in a subscript depends on the values of tensors. in_slices: also one in a slice, which says how much it is that is taken."""
+    if isinstance(key, TupleValue):
+        return any(depends_on_values(part, in_slices) for part in key.items)
+    if isinstance(key, SliceValue):
+        return in_slices and any(depends_on_values(part, in_slices) for part in key.parts)
+    return isinstance(key, SymbolicInt) and shown_by_run(key.sym)
+
+
 def refuse_patched(cx: Context, *names: str) -> None:
     """Of methods that Python looks up by itself."""
     for name in names:
@@ -345,7 +354,7 @@ class TensorValue(GraphTensor):
             fixed = [SliceValue([ConstantValue(None)] * 3) if part in points else part for part in parts]
             first = self if len(points) == len(parts) else cx.op("call_function", operator.getitem, [self, TupleValue(fixed)], {})
             return cx.op("call_function", index_by_points, [first, *points], {})
-        if cx.symbols is not None and cx.symbols.policy.values and not cx.bodies and is_place(key) and self.fake.dim():
+        if cx.symbols is not None and cx.symbols.policy.values and not cx.bodies and (is_place(key) and self.fake.dim() or depends_on_values(key, False)):
             return cx.op("call_function", picked, [self, key], {})
         return cx.op("call_function", operator.getitem, [self, key], {})
 
@@ -357,6 +366,11 @@ class TensorValue(GraphTensor):
             raise unsupported("unknown-operation", "assignment to a tensor by a bool as index")
         if isinstance(key, TensorValue) and key.fake.dtype == torch.bool and not (key.fake.dim() or self.fake.dim()) and self.is_filled_by(value):
             cx.op("call_method", "masked_fill_", [self, key, value], {})  # where indexing would count the values that are true
+            return
+        if cx.symbols is not None and cx.symbols.policy.values and not cx.bodies and (depends_on_values(key, True) or depends_on_values(value, True)):
+            if torch.is_grad_enabled() and isinstance(value, TensorValue) and value.fake.requires_grad and not self.fake.requires_grad:
+                raise unsupported("data-dependent-shape", "an assignment by which a tensor comes to require gradients")  # parts of the graph know it as it was
+            cx.op("call_function", placed, [self, key, value], {})
             return
         cx.op("call_function", operator.setitem, [self, key, value], {})
 

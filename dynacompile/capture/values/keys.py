@@ -31,7 +31,7 @@ def key_of(value: Value) -> Hashable:
     if own is not None:
         return own
     real = getattr(value, "real", None)
-    if is_a(real, torch.Tensor):
+    if is_a(real, torch.Tensor) or real is not None and value.source is not None and is_found_by_identity(real):
         value.told_apart = True
         return real
     if isinstance(value, TupleValue):
@@ -95,6 +95,12 @@ def finds_by_identity(cls: type) -> bool:
     """Whether objects of a class hash by what they are and not by what they hold. torch's own classes that write a hash hash by identity."""
     written = cls.__hash__
     return written is object.__hash__ or isinstance(written, FunctionType) and written.__module__.partition(".")[0] == "torch"
+
+
+def is_found_by_identity(real: object) -> bool:
+    """Whether an object of before the frame is a key that nothing else equals, and that says so by no method of its own."""
+    cls = type(real)
+    return cls.__hash__ is object.__hash__ and cls.__eq__ is object.__eq__
 
 
 def as_keys(cx: Context, values: Sequence[Value]) -> Sequence[Value]:

@@ -13,7 +13,7 @@ from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, bind_arguments, builtin_attribute, no_attribute, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator, Entries
-from dynacompile.capture.values.keys import check_numbers, is_known_key, key_in, key_of, known_key
+from dynacompile.capture.values.keys import check_numbers, is_found_by_identity, is_known_key, key_in, key_of, known_key
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence, is_a
 from dynacompile.ir.namespaces import MISSING, defines
@@ -101,8 +101,11 @@ class DictValue(DictLike):
         if not self.known_keys:
             self.known_keys = True
             self.guard_keys(cx)
-        if any(isinstance(key, Lazy) for key, _ in self.content.values()):
-            raise unsupported("unknown-operation", f"all keys of {self.describe()}, which are tensors")
+        for hashed, (key, value) in self.content.items():
+            if isinstance(key, Lazy):
+                if is_a(hashed, torch.Tensor):
+                    raise unsupported("unknown-operation", f"all keys of {self.describe()}, which are tensors")
+                self.content[hashed] = key.force(), value
         return list(self.content)
 
     def guard_keys(self, cx: Context) -> None:
@@ -447,8 +450,8 @@ def wrap_dict(cx: Context, real: dict, source: Source) -> Value:
         if is_identity_key(key):
             content[key] = (cx.wrap(key, Constant(key, repr(key))), Lazy(cx, value, Item(source, key)))
             continue
-        if is_a(key, torch.Tensor):
-            content[key] = (Lazy(cx, key, Constant(key, "a tensor")), Lazy(cx, value, ItemOf(source, key)))
+        if is_a(key, torch.Tensor) or not is_known_key(key) and is_found_by_identity(key):
+            content[key] = (Lazy(cx, key, Constant(key, f"a {type(key).__name__}")), Lazy(cx, value, ItemOf(source, key)))
             continue
         if not is_known_key(key):
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")

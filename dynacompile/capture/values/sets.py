@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, KeyOf, Value, builtin_attribute, no_attribute, stepped, wraps
+from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, builtin_attribute, no_attribute, stepped, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
-from dynacompile.capture.values.keys import check_numbers, is_known_key, key_in, key_of, known_key
+from dynacompile.capture.values.keys import check_numbers, is_found_by_identity, is_known_key, key_in, key_of, known_key
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue, ended
 from dynacompile.cpython import RUNNING
 from dynacompile.ir.namespaces import defines
@@ -110,7 +110,7 @@ class SetValue(Value):
         """Elements in the order that Python's set would give, known for constants only."""
         if len(self.content) <= 1:
             return list(self.content.values())
-        if any(isinstance(key, (Value, KeyOf)) for key in self.content):
+        if any(isinstance(key, (Value, KeyOf)) or not is_known_key(key) for key in self.content):  # whose order goes by where in memory they are
             raise unsupported("unknown-operation", "iteration over a set of objects")
         if self.real is not None:  # its order depends on its history
             raise unsupported("unknown-operation", f"iteration over {'a set' if self.real is UNORDERED else self.describe()}, whose order is not known")
@@ -149,6 +149,8 @@ class SetValue(Value):
                     self.content.pop(key_of(element), None)
         elif name in ("intersection_update", "symmetric_difference_update") and len(args) == 1:
             self.content = self.method(cx, name.removesuffix("_update"), args, {}).content  # type: ignore[attr-defined]
+        elif name == "pop" and not args and len(self.content) == 1 and self.source is None:  # of several, it depends on the set's history which one goes
+            return self.content.popitem()[1]
         elif name == "clear":
             self.content.clear()
         elif name in ("union", "__or__"):
@@ -232,8 +234,11 @@ class SetValue(Value):
 
 @wraps(set)
 def wrap_set(cx: Context, real: set, source: Source) -> Value:
-    if not all(map(is_known_key, real)):
+    by_identity = {e for e in real if not is_known_key(e)}
+    if not all(map(is_found_by_identity, by_identity)):
         raise unsupported("unknown-object", f"{source.text()}, a set of objects")
     cx.guard("TYPE", source, set)
     cx.guard("SET", source, frozenset(real))
-    return SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real], source, real)
+    made = SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real if e not in by_identity], source, real)
+    made.content |= {e: Lazy(cx, e, Constant(e, f"a {type(e).__name__}")) for e in by_identity}
+    return made

@@ -357,6 +357,8 @@ def symbolic_power(cx: Context, args: Sequence[Value]) -> Value | None:
 def divided(cx: Context, name: str, number: Any, divisor: Any) -> Value | None:
     """number // divisor, or %, of operands whose signs are guarded: torch's are Python's for a number that is not negative and a positive divisor.
     None where Python raises."""
+    if isinstance(number, torch.SymInt) and isinstance(divisor, int) and divisor > 0 and unbacked(number):  # whose sign only a run shows
+        return divided_by_torch(cx, name, number, divisor)
     if divisor == 0:
         return None
     if divisor < 0:
@@ -367,6 +369,14 @@ def divided(cx: Context, name: str, number: Any, divisor: Any) -> Value | None:
         return cx.of(number // divisor if name == "floordiv" else number % divisor * sign)
     quotient = -((divisor - 1 - number) // divisor)
     return cx.of(quotient if name == "floordiv" else (number - quotient * divisor) * sign)
+
+
+def divided_by_torch(cx: Context, name: str, number: torch.SymInt, divisor: int) -> Value:
+    """The same of a number that depends on values, as an operation that a run performs. torch rounds down as Python does."""
+    whole = cx.op("call_function", torch.scalar_tensor, [cx.of(number)], {"dtype": ConstantValue(torch.int64)})
+    kwargs: dict[str, Value] = {"rounding_mode": ConstantValue("floor")} if name == "floordiv" else {}
+    made = cx.op("call_function", torch.div if name == "floordiv" else torch.remainder, [whole, ConstantValue(divisor)], kwargs)
+    return made.method(cx, "item", [], {})
 
 
 def symbolic_extreme(cx: Context, function: Callable, args: Sequence[Value]) -> Value | None:
