@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # Tests start some hundreds of processes: without bytecode on the disk each would compile every module that it imports, for more than a second. Empty is unset.
 export PYTHONDONTWRITEBYTECODE :=
+SCREEN_READER := .cache/virtual-screen-reader-0.33.0.js
 NATIVE_SOURCES := $(wildcard dynacompile/*.cpp dynacompile/*/*.cpp dynacompile/*/*.h dynacompile/*.h)
 
 .PHONY: train test fast further lint conf docs setup clean
@@ -17,13 +18,13 @@ NATIVE_SOURCES := $(wildcard dynacompile/*.cpp dynacompile/*/*.cpp dynacompile/*
 train: setup
 	$(BIN)/python train.py $(ARGS)
 
-test: setup $(VENV)/.browser
+test: setup $(VENV)/.browser $(SCREEN_READER)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not further" $(PYTEST_ARGS)
 
-fast: setup $(VENV)/.browser
+fast: setup $(VENV)/.browser $(SCREEN_READER)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m fast $(PYTEST_ARGS)
 
-further: setup $(VENV)/.browser
+further: setup $(VENV)/.browser $(SCREEN_READER)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m further $(PYTEST_ARGS)
 
 lint: setup
@@ -61,6 +62,10 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 $(VENV)/.browser: $(VENV)/.installed
 	$(PIP) install --constraint constraints.txt --no-build-isolation --only-binary=PyQt6,PyQt6-WebEngine --editable ".[browser]" || echo "no browser for this machine: its tests are skipped"
 	@touch $@
+
+# Likewise: half a megabyte, in a second.
+$(SCREEN_READER): | $(VENV)/.created
+	$(BIN)/python scripts/screen_reader.py || echo "no screen reader for the tests of pages: they are skipped"
 
 $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
 	$(BIN)/python -c "from dynacompile import native; native.core()"

@@ -8,7 +8,7 @@ from typing import Any
 
 from dynacompile.callbacks.kernel_rows import timed_programs
 from dynacompile.callbacks.record import RunRecord
-from dynacompile.callbacks.texts import amount
+from dynacompile.callbacks.texts import amount, counted
 from dynacompile.callbacks.work_charts import milliseconds
 from dynacompile.events import LimitHit, Scheduled
 from dynacompile.quoting import printable
@@ -103,10 +103,11 @@ def tiles(record: RunRecord) -> list[Tile]:
         made.append(Tile("speed-up of a step", f"{known['speedup']:.2f}x", note, "" if noise else "good" if known["speedup"] > 1 else "bad"))
         if "samples_per_sec_compiled" in known:
             made.append(Tile("samples a second", amount(known["samples_per_sec_compiled"]), f"eager: {amount(known['samples_per_sec_eager'])}"))
-    made.append(Tile("compile time", f"{known['seconds']:.1f} s", f"{known['graphs']:.0f} graphs, {known.get('kernels', 0):.0f} kernels"))
+    made.append(Tile("compile time", f"{known['seconds']:.1f} s", f"{counted(known['graphs'], 'graph')}, {counted(known.get('kernels', 0), 'kernel')}"))
     if "payoff_step" in known:
         paid = known["payoff_step"] <= summary["steps"]
-        made.append(Tile("paid off at batch", f"{known['payoff_step']:.0f}", f"of {summary['steps']}" if paid else f"the run had {summary['steps']}"))
+        name, note = ("paid off at batch", "of") if paid else ("would pay off at batch", "the run had")
+        made.append(Tile(name, f"{known['payoff_step']:.0f}", f"{note} {summary['steps']}"))
     breaks, limits = known.get("graph_breaks", 0), known.get("limits_hit", 0)
     made.append(Tile("graph breaks", f"{breaks:.0f}", "the step is whole" if known["graphs"] and not breaks else ""))
     prevented = sum(bool(event.override) for event in record.ledger.recompiles)

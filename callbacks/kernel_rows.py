@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dynacompile import events
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.source_lines import line_of
+from dynacompile.callbacks.texts import counted
 from dynacompile.quoting import printable
 
 SHOWN_LINES, SHOWN_DECISIONS = 8, 5  # of one kernel
@@ -58,7 +59,7 @@ class KernelRow:
     def details(self) -> str:
         """What there is to read of it beyond its row."""
         told = ((len(self.sites), "line"), (len(self.decisions), "decision"), (bool(self.code), "code"))
-        return ", ".join(name if name == "code" else f"{count} {name}{'s' if count > 1 else ''}" for count, name in told if count)
+        return ", ".join(name if name == "code" else counted(count, name) for count, name in told if count)
 
 
 def timed_programs(ledger: Ledger) -> list[events.ProgramTimed]:
@@ -114,7 +115,7 @@ def decisions(ledger: Ledger) -> tuple[dict[tuple[str, str], list[str]], dict[tu
         saved = f", which saves {event.bytes_saved / 1e6:.2f} MB" if event.fused and event.bytes_saved else ""
         decided.setdefault((event.region, event.kernel), []).append(f"{verb} {', '.join(event.members)}{saved}{': ' if event.reason else ''}{event.reason}")
     for tuned in ledger.of(events.KernelTuned):
-        best = ", ".join(f"{name} {us:.1f} us" for name, us in sorted(tuned.candidates, key=lambda c: c[1])[:4])
+        best = ", ".join(f"{name} {us:.1f} µs" for name, us in sorted(tuned.candidates, key=lambda c: c[1])[:4])
         decided.setdefault((tuned.region, tuned.kernel), []).append(f"tuned: {tuned.winner} of {len(tuned.candidates)} ({best})")
         times[tuned.region, tuned.kernel] = dict(tuned.candidates).get(tuned.winner, 0.0)
     return decided, times

@@ -17,6 +17,7 @@ from dynacompile.callbacks.kernel_rows import KernelRow, kernel_rows, timed_prog
 from dynacompile.callbacks.pages import rendered
 from dynacompile.callbacks.record import RunRecord
 from dynacompile.callbacks.report_rows import anchor, entry_rows, happened, parts_of
+from dynacompile.callbacks.texts import counted
 from dynacompile.quoting import printable_lines
 from dynacompile.run_files import write_whole
 
@@ -49,7 +50,7 @@ def charts_of(record: RunRecord, rows: Sequence[KernelRow]) -> dict[str, list[Ch
             ("The compiler", STAGES, lambda width: work_charts.stages(ledger, width)),
         ],
     }
-    made = {name: [Chart(title, about, Markup(drawn(make, about))) for title, about, make in charts] for name, charts in sections.items()}
+    made = {name: [Chart(title, about, Markup(drawn(make))) for title, about, make in charts] for name, charts in sections.items()}
     return {name: [chart for chart in charts if chart.svg] for name, charts in made.items()}
 
 
@@ -67,7 +68,7 @@ ROOFS = (
 )
 STAGES = (
     "All seconds in the compiler, below them those of each module or step, and below those the stages'. "
-    "What `build` takes goes away in the next run, which finds the kernels built."
+    "What the stage build takes goes away in the next run, which finds the kernels built."
 )
 
 
@@ -109,6 +110,7 @@ def page_of(record: RunRecord) -> str:
         places={anchor(part.name) for part in parts},
         anchor=anchor,
         breakable=breakable,
+        counted_in_words=counted,
         rows=rows[:SHOWN_EVENTS],
         rows_left_out=max(0, len(rows) - SHOWN_EVENTS),
         kernels=list(with_code(kernels[:SHOWN_KERNELS])),
@@ -122,9 +124,9 @@ def page_of(record: RunRecord) -> str:
     )
 
 
-def breakable(name: str) -> Markup:
-    """A module's name, which a line may end in."""
-    return Markup(str(escape(name)).replace("_", "_<wbr>").replace(".", ".<wbr>"))
+def breakable(name: str, at: str = ".") -> Markup:
+    """A module's name, or the path of a file, in which a line may end behind each `at`."""
+    return Markup(str(escape(name)).replace(at, f"{at}<wbr>"))
 
 
 def write_report(record: RunRecord, target: Path) -> Path:

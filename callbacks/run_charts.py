@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dynacompile import events
 from dynacompile.callbacks.charts import ALARM, COMPILED, COMPILING, EAGER, MEASURING, PLAIN, WIDE, Spec, ticks
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.record import BUCKETS
+from dynacompile.callbacks.texts import amount, counted
 
 FEWEST = 10  # batches for a chart over time, which says nothing of fewer
 SLOW = 1.25  # times the median, from which on the slowest of the batches that share a point is drawn
@@ -65,14 +67,19 @@ def widened(stretches: Iterable[Stretch], whole: float) -> list[Stretch]:
     return [(begin, max(end, begin + whole / NARROWEST), phase) for begin, end, phase in stretches]
 
 
-def marked(summary: Mapping[str, Any], ledger: Ledger) -> list[tuple[float, str]]:
-    """When something of EVENTS happened in the run; of what happened very often, some of it in even steps."""
+def happened(summary: Mapping[str, Any], ledger: Ledger) -> dict[str, list[float]]:
+    """When something of EVENTS happened in the run, by its kind."""
     start, whole = began(summary), length(summary)
     found: dict[str, list[float]] = {}
     for event in ledger.seen:
         if (kind := KINDS.get(type(event[1]))) is not None:  # type: ignore[arg-type]
             found.setdefault(kind, []).append(min(max(0.0, event[1].at - start), whole))
-    return [(when, kind) for kind, times in found.items() for when in sorted(times)[:: -(-len(times) // MARKS)]]
+    return {kind: sorted(times) for kind, times in found.items()}
+
+
+def marked(found: Mapping[str, list[float]]) -> list[tuple[float, str]]:
+    """The marks of what happened; of what happened very often, some of it in even steps."""
+    return [(when, kind) for kind, times in found.items() for when in times[:: -(-len(times) // MARKS)]]
 
 
 def unit(seconds: float) -> tuple[str, float]:
@@ -87,10 +94,40 @@ def timeline(summary: Mapping[str, Any], ledger: Ledger, width: int) -> Spec | N
     stretches = phases(summary, ledger)
     name, divisor = unit(stretches[0][1])
     x: Spec = {"type": "quantitative", "scale": {"domain": [0, round(stretches[0][1] / divisor, 4)], "nice": False}}
-    rows = [bands(stretches, marked(summary, ledger), divisor, x, width), durations(summary, divisor, x, width), memory(summary, divisor, x, width)]
+    found = happened(summary, ledger)
+    rows = [bands(stretches, marked(found), divisor, x, width), durations(summary, divisor, x, width), memory(summary, divisor, x, width)]
     shown = [row for row in rows if row is not None]
     shown[-1] = titled(shown[-1], f"{name} since the run began", width)
-    return {"vconcat": shown, "spacing": 16, "bounds": "flush", "resolve": {"scale": {"color": "independent"}, "legend": {"color": "independent"}}}
+    apart = {"scale": {"color": "independent"}, "legend": {"color": "independent"}}
+    return {"description": told(summary, stretches, found), "vconcat": shown, "spacing": 16, "bounds": "flush", "resolve": apart}
+
+
+def told(summary: Mapping[str, Any], stretches: list[Stretch], found: Mapping[str, list[float]]) -> str:
+    """What the rows of the timeline show, in words."""
+    spent = ", ".join(f"{phase} {amount(seconds)}" for phase, seconds in seen_of(stretches).items())
+    sentences = [f"The run took {amount(stretches[0][1])} seconds: {spent}."]
+    for kind, times in found.items():
+        when = f"after {amount(times[0])} seconds" if len(times) == 1 else f"from {amount(times[0])} to {amount(times[-1])} seconds"
+        sentences.append(f"{counted(len(times), kind)} {when}.")
+    rows = summary["timeline"]
+    usual = statistics.median(row[2] for row in rows)
+    sentences.append(f"Half of the batches took at most {amount(usual)} ms, the slowest {amount(max(row[3] for row in rows))} ms.")
+    if held := [row[4] / 2**30 for row in rows if len(row) > 4 and row[4]]:
+        sentences.append(f"Memory held: {amount(held[0])} GiB at first, at most {amount(max(held))}, {amount(held[-1])} at the end.")
+    return " ".join(sentences)
+
+
+def seen_of(stretches: list[Stretch]) -> dict[str, float]:
+    """The seconds of each phase that is seen, longest first: where stretches lie over one another the last one is."""
+    places = sorted({place for begin, end, _ in stretches for place in (begin, end)})
+    index = {place: at for at, place in enumerate(places)}
+    shown = [""] * (len(places) - 1)
+    for begin, end, phase in stretches:
+        shown[index[begin] : index[end]] = [phase] * (index[end] - index[begin])
+    seconds: dict[str, float] = {}
+    for begin, end, phase in zip(places, places[1:], shown):
+        seconds[phase] = seconds.get(phase, 0.0) + end - begin
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def titled(row: Spec, title: str, width: int) -> Spec:
@@ -160,7 +197,10 @@ def distribution(summary: Mapping[str, Any], ledger: Ledger, width: int) -> Spec
         "y": {"aggregate": "count", "type": "quantitative", "title": counted, "axis": {"tickMinStep": 1, **EXTENT}},
     }
     values = [{"ms": ms} for ms in shown]
-    return {"width": width, "height": 110, "data": {"values": values}, "mark": {"type": "bar", "color": COMPILED}, "encoding": encoding}
+    half, most = amount(statistics.median(shown)), amount(shown[math.ceil(len(shown) * 0.9) - 1])
+    words = f"Of {len(shown)} {counted} half are at most {half} ms, nine of ten at most {most} ms, the slowest {amount(shown[-1])} ms."
+    bar = {"mark": {"type": "bar", "color": COMPILED}, "encoding": encoding}
+    return {"width": width, "height": 110, "description": words, "data": {"values": values}, **bar}
 
 
 def rounds(times: Mapping[str, Any] | None, width: int) -> Spec | None:
@@ -173,4 +213,9 @@ def rounds(times: Mapping[str, Any] | None, width: int) -> Spec | None:
     color = {"field": "step", "type": "nominal", "legend": None, "scale": {"domain": ["eager", "compiled"], "range": [EAGER, COMPILED]}}
     points = {"mark": {"type": "point", "filled": True, "opacity": 0.6, "size": 50}, "encoding": {"x": x, "y": y, "color": color}}
     medians = {"mark": {"type": "tick", "thickness": 3, "size": 28}, "encoding": {"x": {**x, "aggregate": "median"}, "y": y, "color": color}}
-    return {"width": width - 60, "height": 90, "data": {"values": values}, "layer": [points, medians]}
+    words = " ".join(f"{kind}: {steps_in_words(ms)}." for kind, ms in zip(("eager", "compiled"), zip(*times["rounds"])))
+    return {"width": width - 60, "height": 90, "description": words, "data": {"values": values}, "layer": [points, medians]}
+
+
+def steps_in_words(ms: Sequence[float]) -> str:
+    return f"{len(ms)} steps, median {amount(statistics.median(ms))} ms, from {amount(min(ms))} to {amount(max(ms))} ms"

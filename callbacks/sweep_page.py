@@ -18,6 +18,10 @@ from dynacompile.quoting import printable
 from dynacompile.run_files import write_whole
 
 PLOTTED = "Milliseconds of a training step of each job, eager and compiled; the bar is the median, the line the quartiles."
+JOBS = (
+    "Step times are medians, with quartiles below. How many times as fast a job's steps are: over compile=none, as those of the job that trains the same "
+    "and compiles nothing; over eager, as eager steps of the job itself, which were measured in turn with them."
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ def page_of_sweep(runs: Sequence[Run], folder: Path) -> str:
         heading=heading(runs),
         headline=headline(runs),
         about=PLOTTED,
-        plot=Markup(drawn(lambda width: bars(runs, width), PLOTTED)) if bars(runs, 0)["data"]["values"] else "",
+        plot=Markup(drawn(lambda width: bars(runs, width))) if bars(runs, 0)["data"]["values"] else "",
+        about_jobs=JOBS,
         names=names,
         jobs=[Job(row, links_of(run, folder)) for row, run in zip(rows, runs, strict=True)],
     )

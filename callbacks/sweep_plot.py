@@ -13,6 +13,7 @@ from typing import Any
 from dynacompile.callbacks.charts import COMPILED, DRAWS, EAGER, ROOM_FOR_NAMES, WIDE, Spec, ticks
 from dynacompile.callbacks.sweep_runs import Run
 from dynacompile.callbacks.sweep_table import heading, kind_of_step, shared_overrides
+from dynacompile.callbacks.texts import amount
 from dynacompile.quoting import printable
 from dynacompile.run_files import write_whole
 
@@ -44,9 +45,11 @@ def bars(runs: Sequence[Run], width: int) -> Spec:
     color = {"field": "step", "scale": {"domain": list(COLORS), "range": list(COLORS.values())}, "title": None}
     x = {"field": "ms", "type": "quantitative", "title": "ms, median and quartiles", "axis": {"tickCount": ticks(width)}}
     quartiles = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}, "color": {"value": "currentColor"}}
+    words = (f"job {value['job']}, {value['step']}: {amount(value['ms'])} ({amount(value['low'])} to {amount(value['high'])})" for value in values)
     return {
         "width": width - (280 if width >= WIDE else 130),
         **ROOM_FOR_NAMES,
+        "description": f"Milliseconds of a step. {'; '.join(words)}.",
         "data": {"values": values},
         "encoding": where,
         "layer": [

@@ -104,6 +104,11 @@ def amount(number: float) -> str:
     return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
+def counted(count: float, name: str) -> str:
+    """How many there are of something, in words: "1 graph", "2 graphs"."""
+    return f"{count:.0f} {name}{'' if count == 1 else 's'}"
+
+
 def as_code(values: Mapping[str, Any]) -> str:
     """YAML in a block of Markdown."""
     return f"```\n{yaml.safe_dump(dict(values), sort_keys=False)}```"

@@ -104,12 +104,18 @@ def roofs(rows: Sequence[KernelRow], width: int) -> Spec | None:
         for name, row in zip(names, longest)
     ]
     y = {"field": "kernel", "type": "nominal", "title": None, "sort": names, "axis": {"labelLimit": 210 if width >= WIDE else 100}}
-    x = {"type": "quantitative", "title": f"{unit} of a step; dark: what the machine would need", "axis": {"tickCount": ticks(width)}}
+    x = {"type": "quantitative", "title": f"{unit} of a step", "axis": {"tickCount": ticks(width)}}
+    words = [f"{value['kernel']}: {amount(value['took'])}, of which the machine would need {amount(value['roof'])}" for value in values]
     layers = [
         {"mark": {"type": "bar", "color": COMPILED, "opacity": 0.35}, "encoding": {"x": {"field": "took", **x}, "y": y}},
         {"mark": {"type": "bar", "color": COMPILED}, "encoding": {"x": {"field": "roof", **x}, "y": y}},
     ]
-    return {"width": width - (260 if width >= WIDE else 130), "height": {"step": 20}, **ROOM_FOR_NAMES, "data": {"values": values}, "layer": layers}
+    return {**of_kernels(width, f"{unit.capitalize()} of a step. {'; '.join(words)}."), "data": {"values": values}, "layer": layers}
+
+
+def of_kernels(width: int, description: str) -> Spec:
+    """What the charts with a row for each kernel have in common."""
+    return {"width": width - (260 if width >= WIDE else 130), "height": {"step": 20}, **ROOM_FOR_NAMES, "description": description}
 
 
 def unlike(names: Sequence[str]) -> list[str]:
@@ -132,4 +138,5 @@ def moving(rows: Sequence[KernelRow], width: int) -> Spec | None:
     x = {"field": "MB", "type": "quantitative", "title": "MB that all launches of a call move", "axis": {"tickCount": ticks(width)}}
     values = [{"kernel": name, "MB": round(row.megabytes, 3)} for name, row in zip(names, largest)]
     bars: Spec = {"mark": {"type": "bar", "color": COMPILED}, "encoding": {"x": x, "y": y}}
-    return {"width": width - (260 if width >= WIDE else 130), "height": {"step": 20}, **ROOM_FOR_NAMES, "data": {"values": values}, **bars}
+    words = "; ".join(f"{value['kernel']}: {amount(value['MB'])}" for value in values)
+    return {**of_kernels(width, f"MB that all launches of a call move. {words}."), "data": {"values": values}, **bars}

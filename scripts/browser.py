@@ -2,6 +2,7 @@
 
     python scripts/browser.py page.html --size 1000x980 --to page.png
     python scripts/browser.py page.html --size 390x800 --dark --run "document.title"
+    python scripts/browser.py page.html --script library.js --run "library.read(document.body)"
 
 The browser is Qt's build of Chromium, which `pip install PyQt6-WebEngine` brings. It prints one line of JSON: loaded, console, result.
 """
@@ -17,6 +18,12 @@ from pathlib import Path
 FLAGS = "--no-sandbox --disable-gpu"
 DARK = " --blink-settings=preferredColorScheme=0"
 SETTLE_MS = 400  # for what a page draws after it has loaded
+POLL_MS = 20
+TOLD = """window.toldToPython = null;
+(async () => (%s))().then(
+  value => window.toldToPython = JSON.stringify({value: value ?? null}),
+  error => window.toldToPython = JSON.stringify({error: String(error)}));
+"""
 LONGEST_MS = 60_000
 
 
@@ -26,7 +33,8 @@ def main() -> None:
     parser.add_argument("--size", default="1000x980", help="of the window, WIDTHxHEIGHT")
     parser.add_argument("--dark", action="store_true", help="as a reader has it who prefers dark pages")
     parser.add_argument("--to", type=Path, help="file of the picture")
-    parser.add_argument("--run", default="null", help="an expression of JavaScript, whose value is told")
+    parser.add_argument("--run", default="null", help="an expression of JavaScript, whose value, or what its promise gives, is told")
+    parser.add_argument("--script", type=Path, help="file of JavaScript that is run in the page before")
     chosen = parser.parse_args()
     os.environ |= {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_CHROMIUM_FLAGS": FLAGS + (DARK if chosen.dark else "")}
     from PyQt6.QtCore import QTimer, QUrl  # noqa: PLC0415  reads the environment
@@ -47,8 +55,20 @@ def main() -> None:
     page.settings().setAttribute(QWebEngineSettings.WebAttribute.ShowScrollBars, False)
     view.resize(*(int(side) for side in chosen.size.split("x")))
 
-    def finish(result: object) -> None:
-        told["result"] = result
+    def run() -> None:
+        before = chosen.script.read_text(encoding="utf-8") if chosen.script else ""
+        page.runJavaScript(before, lambda _: page.runJavaScript(TOLD % chosen.run, lambda _: poll()))
+
+    def poll() -> None:
+        page.runJavaScript("window.toldToPython", finish)
+
+    def finish(result: str | None) -> None:
+        if result is None:
+            QTimer.singleShot(POLL_MS, poll)
+            return
+        outcome = json.loads(result)
+        told["result"] = outcome.get("value")
+        told["console"] += [outcome["error"]] if "error" in outcome else []  # type: ignore[operator]
         QTimer.singleShot(SETTLE_MS, leave)
 
     def leave() -> None:
@@ -58,7 +78,7 @@ def main() -> None:
 
     def loaded(well: bool) -> None:
         told["loaded"] = well
-        QTimer.singleShot(SETTLE_MS, lambda: page.runJavaScript(chosen.run, finish))
+        QTimer.singleShot(SETTLE_MS, run)
 
     page.loadFinished.connect(loaded)
     QTimer.singleShot(LONGEST_MS, application.quit)

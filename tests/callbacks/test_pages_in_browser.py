@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,32 +11,15 @@ from dynacompile.callbacks.report import write_report
 from dynacompile.callbacks.sweep_page import write_page
 from dynacompile.callbacks.sweep_runs import Run
 from scripts import pictures
+from tests.callbacks.pages import opened, skip_without_browser
 from tests.callbacks.test_report_page import long_run
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
-
-
-def opened(page: Path, script: str, *arguments: str) -> Any:
-    """What a script gives in the page, of which nothing was said on the console."""
-    command = [sys.executable, "scripts/browser.py", str(page), "--run", script, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
-    told = json.loads(done.stdout.splitlines()[-1]) if done.stdout.startswith("{") else None
-    assert told is not None and told["loaded"] and not told["console"], (told, done.stderr[-2000:])
-    return told["result"]
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> None:
-    """Skips where there is none: the extra `browser` brings one, which needs libraries of the system, such as libnss3."""
-    if importlib.util.find_spec("PyQt6") is None or importlib.util.find_spec("PyQt6.QtWebEngineCore") is None:
-        pytest.skip("the extra `browser` is not installed")
-    page = tmp_path_factory.mktemp("browser") / "page.html"
-    page.write_text("<title>it starts</title>")
-    command = [sys.executable, "scripts/browser.py", str(page), "--run", "document.title"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
-    if '"it starts"' not in done.stdout:
-        pytest.skip(f"the browser of PyQt6-WebEngine does not start here: {done.stderr.strip().splitlines()[-1:]}")
+    skip_without_browser(tmp_path_factory.mktemp("browser"))
 
 
 @pytest.fixture(scope="module")

@@ -146,7 +146,7 @@ def test_entries_have_their_guards_and_nanoseconds():
     made(events.Compiled(region="net", frame="g (b.py:9)", lookup_ns=12_345.0, cold_ns=400_000.0, kinds=kinds, **own))
     told = text_of(page_of(RunRecord(summary(), made)))
     assert "2 compiled entries and their guards" in told
-    assert "g (b.py:9) net 1 4 3 0.25 42 12.3 us 400.0 us 40 TENSOR_MATCH, 2 CONSTANT forward (a.py:3) net" in told
+    assert "g (b.py:9) net 1 4 3 0.25 42 12.3 µs 400.0 µs 40 TENSOR_MATCH, 2 CONSTANT forward (a.py:3) net" in told
 
 
 def test_entries_are_counted_against_the_limit_of_their_module():
@@ -244,8 +244,8 @@ def test_tuned_kernels_have_their_time_and_why_others_stay_apart_is_said():
     made(events.KernelTuned(region="net", kernel="add_gelu", winner="b", candidates=(("a", 500.0), ("b", 250.0))))
     made(events.FusionDecided(region="net", kernel="add_gelu", members=("sum",), bytes_saved=0, fused=False, reason="other sizes"))
     told = text_of(page_of(RunRecord(summary(), made)))
-    assert "add_gelu add, gelu net 4 1.00 ms 2.000 2.0 1 line, 3 decisions" in told and "tuned: b of 2 (b 250.0 us, a 500.0 us)" in told
-    assert "Why kernels were not joined: 1 reasons" in told and "other sizes 1" in told
+    assert "add_gelu add, gelu net 4 1.00 ms 2.000 2.0 1 line, 3 decisions" in told and "tuned: b of 2 (b 250.0 µs, a 500.0 µs)" in told
+    assert "Why kernels were not joined: 1 reason " in told and "other sizes 1" in told
 
 
 def test_a_page_of_hours_is_below_two_megabytes_and_soon_made():
