@@ -198,6 +198,8 @@ def read_trace(path: Path) -> Ledger:
     is left out."""
     ledger = Ledger()
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if not line:  # it ends one that another thread or process was still writing
+            continue
         try:
             values = json.loads(line)
             kind = KINDS[values.pop("event")]

@@ -19,6 +19,7 @@ from dynacompile.run_files import write_whole
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v5.json"
 VERSION = "5.21"
+OVERRIDES_BELOW = "slice(split(replace(datum.label, ': ', ':\\u00a0'), ' '), 0, 3)"  # of a job, on phones: as many lines as two bars have room for
 COLORS = {"eager": EAGER, "compiled": COMPILED}
 
 
@@ -38,8 +39,9 @@ def bars(runs: Sequence[Run], width: int) -> Spec:
             if (median := run.value(f"step_ms_{kind}")) is not None:
                 low, high = (run.value(f"step_ms_{kind}{end}") for end in ("_low", "_high"))
                 values.append({"job": name, "step": kind, "ms": median, "low": median if low is None else low, "high": median if high is None else high})
+    labels = {"labelLimit": 260} if width >= WIDE else {"labelLimit": 125, "labelExpr": OVERRIDES_BELOW}
     where = {
-        "y": {"field": "job", "type": "nominal", "sort": None, "title": None, "axis": {"labelLimit": 260 if width >= WIDE else 110}},
+        "y": {"field": "job", "type": "nominal", "sort": None, "title": None, "axis": labels},
         "yOffset": {"field": "step", "sort": list(COLORS)},
     }
     color = {"field": "step", "scale": {"domain": list(COLORS), "range": list(COLORS.values())}, "title": None}

@@ -56,9 +56,12 @@ class Lines:
             self.is_torn = ends_torn(self.path)
         descriptor = open_for_lines(self.path, self.follow)
         try:
-            before, self.is_torn = b"\n" if self.is_torn else b"", True
+            before = b"\n" if self.is_torn else b""
             write_all(descriptor, before + line.encode("utf-8", "backslashreplace") + b"\n")
             self.is_torn = False
+        except BaseException:
+            self.is_torn = True
+            raise
         finally:
             os.close(descriptor)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 import warnings
 from types import SimpleNamespace
 
 import pytest
 
+from dynacompile import run_files
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.ledger import read_trace
 from dynacompile.callbacks.numbers import log
@@ -18,6 +20,7 @@ from dynacompile.callbacks.sweep_table import comparison
 from dynacompile.complaints import COMPLAINTS
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
+from dynacompile.run_files import Lines
 
 QUICK = {"measure_after": 2, "measure_steps": 1}
 
@@ -74,6 +77,34 @@ def test_reports_are_read_by_whom_the_runs_folder_is(mode, wanted, fit, compiler
     fit(DynamoCallback(QUICK))
     files = [tmp_path / "csv" / name for name in ("compile_events.jsonl", "summary.json", "compile_report.html")]
     assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [wanted] * 3
+
+
+def test_threads_that_write_at_once_leave_no_line_that_is_no_event(tmp_path, monkeypatch):
+    """As the compiler's own do, which build kernels of one graph while the next is lowered."""
+    lines, whole, going = Lines(tmp_path / "t.jsonl"), run_files.write_all, threading.Barrier(2, timeout=60)
+    event = json.dumps({"event": "CacheLooked", "tier": "binaries", "key": "k", "hit": True})
+
+    def write_all(descriptor, data):
+        going.wait()  # both are within `append`
+        whole(descriptor, data)
+
+    lines.append(event)
+    monkeypatch.setattr(run_files, "write_all", write_all)
+    others = [threading.Thread(target=lines.append, args=(event,)) for _ in range(2)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert lines.path.read_text() == f"{event}\n" * 3
+
+
+def test_empty_lines_of_a_trace_are_no_loss(tmp_path):
+    trace = tmp_path / "t.jsonl"
+    event = json.dumps({"event": "CacheLooked", "tier": "binaries", "key": "k", "hit": True})
+    trace.write_text(f"{event}\n\n{event}\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(read_trace(trace).seen) == 2
 
 
 def test_lines_of_a_trace_that_are_no_events_are_left_out(tmp_path):
