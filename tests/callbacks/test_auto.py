@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
+import re
 import statistics
 
 import pytest
@@ -57,6 +59,9 @@ def test_a_fit_with_trials_ends_as_one_without_and_tells_what_was_tried(fit, tmp
     assert "tried" in shown and "as configured" in shown and "chosen.yaml" in shown
     (summary,) = tmp_path.rglob("summary.json")
     assert len(json.loads(summary.read_text())["auto"]) == len(trials)
+    (report,) = tmp_path.rglob("compile_report.html")
+    page = " ".join(html.unescape(re.sub(r"<[^>]*>", " ", report.read_text())).split())
+    assert all(" ".join(trial.line().split()) in page for trial in trials), "the report has the table of what was tried"
     (written,) = tmp_path.rglob("compile/chosen.yaml")
     values = yaml.safe_load(written.read_text())
     assert values.pop("defaults") == ["default"]
@@ -136,6 +141,15 @@ def test_stages_start_from_the_best_so_far_and_leave_what_the_user_set():
     assert list(parts) == [{"step": False}, {"step": False, "modules": {**own, "net.blocks.*": {}}}]  # options of `net` stay, and no trial comes twice
     assert {"step": False} not in offered("parts", CompileSettings.of({"modules": {"training_step": {"fuse": False}}}), {}, module)
     assert list(parts_of(module)) == ["net", "net.blocks.*"]
+
+
+def test_on_gpus_more_modes_and_a_smaller_budget_of_memory_are_tried():
+    module = Regression()
+    module._device = torch.device("cuda", 0)
+    assert [trial["mode"] for trial in offered("mode", CompileSettings(), {}, module)] == ["reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"]
+    best = {"mode": "max-autotune", "dynamic": True}
+    assert list(offered("memory", CompileSettings(), best, module)) == [{**best, "memory_budget": 0.5}]
+    assert list(offered("memory", CompileSettings.of({"memory_budget": 0.8}), best, module)) == []
 
 
 def times(eager: float, compiled: float) -> StepTimes:

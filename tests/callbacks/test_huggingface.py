@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import lightning as L
 import pytest
 import torch
 
 import dynacompile
 from dynacompile import events
+from dynacompile.callbacks import DynamoCallback
 from dynacompile.errors import ConfigError
+from tests.callbacks.conftest import Regression, loader
 from tests.forked import TORCH, run
 
 transformers = pytest.importorskip("transformers")
@@ -90,6 +93,21 @@ def test_what_is_written_and_logged(tmp_path):
     assert ours.state.log_history[-1]["compile/graphs"] == 2 and callback.outcome.times is None
     ours.train()
     assert len(list(folder.iterdir())) == 6  # a second training has files of its own
+
+
+def test_numbers_are_those_of_lightnings_callback(tmp_path):
+    """The same names, but for those of parts, and in the log what the summary has."""
+    settings = {"measure_after": 2, "measure_steps": 2, "backend": "eager"}
+    ours = trainer(tmp_path, [DynacompileCallback(settings)], max_steps=8)
+    ours.train()
+    logged = {name: value for name, value in ours.state.log_history[-1].items() if name.startswith("compile/")}
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False, "accelerator": "cpu", "logger": False}
+    of_lightning = L.Trainer(max_steps=8, default_root_dir=tmp_path, callbacks=[DynamoCallback({**settings, "trace": False})], **quiet)
+    of_lightning.fit(Regression(), loader())
+    names = {name for name in of_lightning.callback_metrics if name.startswith("compile/") and name.count("/") == 1}
+    assert {name for name in logged if name.count("/") == 1} == names and {"compile/speedup", "compile/payoff_step", "compile/recompiles"} <= names
+    known = json.loads((tmp_path / "dynacompile" / "summary.json").read_text())["compile"]
+    assert {name.removeprefix("compile/"): value for name, value in logged.items()} == known
 
 
 @pytest.mark.slow

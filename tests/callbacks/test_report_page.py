@@ -19,7 +19,8 @@ from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.record import BUCKETS, Held, RunRecord, timeline
 from dynacompile.callbacks.report import page_of, to_gain
 from dynacompile.callbacks.report_rows import parts_of
-from dynacompile.callbacks.run_charts import durations, phases
+from dynacompile.callbacks.run_charts import distribution, durations, phases, seen_of
+from dynacompile.callbacks.run_charts import timeline as timeline_chart
 from dynacompile.callbacks.source_lines import source
 
 NUMBERS = {"speedup": 1.25, "step_ms_eager": 50.0, "step_ms_compiled": 40.0, "payoff_step": 150, "seconds": 1.5, "graphs": 1}
@@ -227,6 +228,62 @@ def test_the_timeline_has_what_the_run_did_when():
     assert {phase for _, _, phase in eager} == {"everything else", "eager steps", "measuring"}
     hours = phases({**known, "timeline": timeline([90.0] * 100_000, [100.0 + i / 10 for i in range(100_000)])}, made)
     assert len(hours) < 10
+
+
+def test_recompiles_breaks_and_limits_are_marks_on_the_timeline_where_they_happened():
+    made = Ledger()
+    own = {"region": "net", "frame": "f (a.py:1)", "limit": 2, "override": ""}
+    for at in (101.0, 104.0):
+        made(events.Recompiled(entries=2, failed=("x: 1 -> 2",), site="", seconds=0.5, at=at, **own))
+    made(events.GraphBroke(region="net", code="print", reason="print", hint="", site="a.py:1", at=102.0))
+    made(events.LimitHit(guard="x", at=106.0, **own))
+    rows = [[i, 101.0 + i, 40.0, 41.0, (1 + i) << 28] for i in range(12)]
+    known = summary(started=100.0, timeline=rows, compile={**NUMBERS, "fit_seconds": 20.0})
+    spec = timeline_chart(known, made, 860)
+    (_, marks) = spec["vconcat"][0]["layer"]
+    wanted = [(1.0, "recompile"), (4.0, "recompile"), (2.0, "graph break"), (6.0, "limit hit")]
+    assert [(mark["when"], mark["event"]) for mark in marks["data"]["values"]] == wanted
+    assert "2 recompiles from 1 to 4 seconds. 1 graph break after 2 seconds. 1 limit hit after 6 seconds." in spec["description"]
+
+
+def test_the_memory_that_is_held_is_shown_over_time():
+    rows = [[i, 101.0 + i, 40.0, 41.0, (1 + i) << 28] for i in range(12)]
+    spec = timeline_chart(summary(started=100.0, timeline=rows), Ledger(), 860)
+    held = spec["vconcat"][-1]["data"]["values"]
+    assert [(value["when"], value["GiB"]) for value in held] == [(1.0 + i, (1 + i) / 4) for i in range(12)]
+    without = [row[:4] for row in rows]
+    assert len(timeline_chart(summary(timeline=without), Ledger(), 860)["vconcat"]) == len(spec["vconcat"]) - 1
+
+
+def test_the_distribution_is_of_batches_that_compiled_nothing_without_the_slowest_hundredth():
+    made = Ledger()
+    made.batch = 3
+    made(events.StageFinished(region="net", stage="capture", seconds=0.25))
+    rows = [[i, 101.0 + i, 900.0 if i == 3 else 500.0 if i == 7 else 40.0 + i % 2, 41.0, 0] for i in range(200)]
+    spec = distribution(summary(timeline=rows), made, 860)
+    times = [value["ms"] for value in spec["data"]["values"]]
+    assert len(times) == 198 and set(times) == {40.0, 41.0}
+    assert spec["description"] == "Of 198 batches half are at most 40 ms, nine of ten at most 41 ms, the slowest 41 ms."
+
+
+def test_the_compilers_seconds_are_shown_by_module_and_stage():
+    made = Ledger()
+    for region, stage, seconds in (("net", "build", 2.0), ("net", "capture", 1.0), ("head", "capture", 0.5)):
+        made(events.StageFinished(region=region, stage=stage, seconds=seconds))
+    boxes = [(box["top"], box["said"], box["begin"], box["end"]) for box in work_charts.stages(made, 860)["data"]["values"]]
+    assert boxes == [
+        (0, "all of compiling: 3.5 s", 0.0, 3.5),
+        (1, "net: 3 s", 0.0, 3.0),
+        (2, "capture: 1 s", 0.0, 1.0),
+        (2, "build: 2 s", 1.0, 3.0),
+        (1, "head: 0.5 s", 3.0, 3.5),
+        (2, "capture: 0.5 s", 3.0, 3.5),
+    ]
+
+
+def test_of_stretches_that_lie_over_one_another_the_last_is_seen():
+    stretches = [(0.0, 20.0, "everything else"), (2.0, 12.0, "eager steps"), (4.0, 6.0, "compiling"), (5.0, 6.0, "measuring"), (18.0, 20.0, "eager steps")]
+    assert seen_of(stretches) == {"eager steps": 10.0, "everything else": 8.0, "compiling": 1.0, "measuring": 1.0}
 
 
 def test_like_events_are_one_row_with_what_they_cost(page):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
+import platform
 import re
+import signal
 from pathlib import Path
 
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from rich.console import Console
 
 import dynacompile
@@ -158,3 +162,37 @@ def test_many_changes_are_cut_on_the_screen_and_whole_in_the_page(fit, tmp_path)
     assert f"(and {len(event.failed) - 1} more)" in page(tmp_path)
     (trace,) = tmp_path.rglob("compile_events.jsonl")
     assert trace.read_text().count('"GuardFailed"') >= len(event.failed)
+
+
+HOOKS = ("on_train_start", "on_train_epoch_start", "on_before_backward", "on_after_backward", "on_validation_batch_start", "on_train_epoch_end")
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_wherever_a_fit_runs_out_of_memory_it_leaves_its_report(hook, fit, tmp_path, compiler):
+    def out_of_memory(*args, **kwargs):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    callback = DynamoCallback({**EAGER, "measure_steps": 0})
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        fit(callback, type("Fails", (L.Callback,), {hook: out_of_memory})(), num_sanity_val_steps=0)
+    assert "The run was ended by OutOfMemoryError" in page(tmp_path) and "ended by OutOfMemoryError" in shown(callback.outcome)
+
+
+def test_a_fit_that_is_told_to_end_leaves_its_report(fit, tmp_path, compiler):
+    class Ends(L.Callback):
+        def on_train_batch_end(self, trainer, *args):
+            if trainer.global_step == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    callback = DynamoCallback({**EAGER, "measure_steps": 0})
+    with pytest.raises(SIGTERMException):
+        fit(callback, Ends())
+    assert "The run was ended by SIGTERMException after 4 batches" in page(tmp_path)
+
+
+def test_the_page_of_a_fit_has_its_settings_versions_and_hardware(fit, tmp_path, compiler):
+    fit(DynamoCallback({**EAGER, "measure_steps": 0, "recompile_limit": 5}))
+    told = page(tmp_path)
+    assert "Settings of this run" in told and "measure_after 2" in told and "recompile_limit 5" in told
+    assert f"torch {torch.__version__}" in told and f"python {platform.python_version()}" in told and f"lightning {L.__version__}" in told
+    assert f"{os.cpu_count()} threads, of which torch uses {torch.get_num_threads()}" in told

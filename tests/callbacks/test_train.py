@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
+from dynacompile.callbacks.settings import CompileSettings
 from tests.forked import LIGHTNING, ROOT, run
 
 TINY = (
@@ -108,3 +113,44 @@ def test_options_of_modules_come_from_the_command_line_without_quotes(tmp_path):
 def test_help_is_for_people(tmp_path):
     done = train(tmp_path, "--help")
     assert "compile: auto, background, debug, default, " in done.stdout and "Start with" in done.stdout and "_target_" not in done.stdout
+
+
+@pytest.mark.slow
+def test_a_sweep_ranges_over_limits_and_over_options_of_modules(tmp_path):
+    ranges = ("compile.modules.net.layers.*.mode=default,reduce-overhead", "compile.recompile_limit=2,8")
+    done = train(tmp_path, "-m", *ranges, "compile.show=true")
+    assert done.returncode == 0, done.stderr
+    (sweep,) = tmp_path.glob("logs/*/*-sweep")
+    configs = [OmegaConf.load(sweep / str(job) / ".hydra" / "config.yaml").compile for job in range(4)]
+    told = [CompileSettings.of(OmegaConf.to_container(config)) for config in configs]
+    assert [(of.overrides["net.layers.*"]["mode"], of.base.recompile_limit) for of in told] == [
+        ("default", 2),
+        ("default", 8),
+        ("reduce-overhead", 2),
+        ("reduce-overhead", 8),
+    ]
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in done.stdout.splitlines() if line.startswith("│")]
+    assert sum(row[2:] == ["mode=reduce-overhead", "modules[net.layers.*], command line"] for row in rows) >= 2, done.stdout
+
+
+@pytest.mark.slow
+def test_what_auto_has_chosen_is_used_again_by_the_command_that_the_file_names(tmp_path):
+    done = train(tmp_path, "compile=auto", "compile.auto=1e-9", "compile.recompile_limit=5")
+    assert done.returncode == 0, done.stderr
+    (chosen,) = tmp_path.rglob("compile/chosen.yaml")
+    text = chosen.read_text()
+    folder, name = re.search(r"(--config-dir=\S+) (compile=chosen)", text).groups()  # as its comment says
+    again = train(tmp_path, folder, name, "compile.show=true")
+    assert again.returncode == 0, again.stderr
+    assert "compile=chosen" in again.stdout and "recompile_limit=5" in again.stdout, again.stdout
+
+
+@pytest.mark.slow
+def test_optuna_maximises_the_speed_up(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
+    search = ("hydra/sweeper=optuna", "objective=compile/speedup", "hydra.sweeper.direction=maximize", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=1")
+    done = train(tmp_path, "-m", *search, "model.lr=interval(1e-4,1e-2)")
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.glob("logs/*/*-sweep")
+    found = [json.loads((folder / str(job) / "run.json").read_text())["numbers"]["compile/speedup"] for job in range(2)]
+    assert yaml.safe_load((folder / "optimization_results.yaml").read_text())["best_value"] == max(found)

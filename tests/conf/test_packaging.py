@@ -117,26 +117,50 @@ class Own(L.LightningModule):
 
 @hydra.main(version_base="1.3", config_path=".", config_name="own")
 def main(cfg):
-    data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+    data = torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=cfg.batch)
     quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, accelerator="cpu")
     L.Trainer(callbacks=[DynamoCallback(cfg.compile)], max_epochs=cfg.epochs, **quiet).fit(Own(), data)
+    return {{"batch": cfg.batch}}
 
 read_arguments()
 main()
+"""
+
+COMMAND = """
+import sys
+sys.path.insert(0, {installed!r})
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
+from dynacompile import __main__
+assert __main__.__file__.startswith({installed!r})
+__main__.main(sys.argv[1:])
 """
 
 
 @pytest.mark.slow
 def test_a_users_own_app_composes_compile_from_the_wheel(installed, tmp_path):
     (tmp_path / "app.py").write_text(OWN_APP.format(installed=str(installed)))
-    (tmp_path / "own.yaml").write_text("defaults: [{compile: default}, _self_]\nepochs: 1\ncompile: {recompile_limit: 3}\n")
+    (tmp_path / "own.yaml").write_text(
+        "defaults:\n- compile: default\n- override hydra/callbacks: comparison\n- override hydra/sweeper: each_alone\n- _self_\n"
+        "epochs: 1\nbatch: 8\ncompile: {recompile_limit: 3}\n"
+    )
+    (tmp_path / "dyna.py").write_text(COMMAND.format(installed=str(installed)))
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str, program: str = "app.py") -> str:
         environment = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([sys.executable, "app.py", *arguments], cwd=tmp_path, capture_output=True, text=True, env=environment)
+        done = subprocess.run([sys.executable, program, *arguments], cwd=tmp_path, capture_output=True, text=True, env=environment)
         return done.stdout + done.stderr
 
     shown = run("compile=verify", "compile.modules.net.*.fuse=false", "compile.show=true")
     assert "recompile_limit=3" in shown and "own.yaml" in shown and "compile=verify" in shown and "command line" in shown, shown
-    trained = run("compile.measure_steps=0")
-    assert "training_step, optimizer_step in mode default" in trained and "for 2 graphs" in trained, trained
+    trained = run("compile.measure_steps=2", "compile.measure_after=2")
+    assert "training_step, optimizer_step in mode default" in trained and "for 2 graphs" in trained and "speed-up" in trained, trained
+    (report,) = tmp_path.rglob("compile_report.html")
+    assert "<svg" in report.read_text()
+    assert "again.html" in run("report", str(report.parent), "--to", "again.html", program="dyna.py")
+    assert (tmp_path / "again.html").read_text() == report.read_text()
+    explained = run("explain", "torch.nn.functional:gelu", "torch.randn(4)", program="dyna.py")
+    assert "1 graphs" in explained and "0 breaks" in explained, explained
+    compared = run("-m", "batch=8,x", "compile.measure_steps=0", "hydra.sweep.dir=compared")
+    assert "comparison of 2 runs" in compared and "1 of 2 jobs failed" in compared, compared
+    again = run("sweep", "compared", program="dyna.py")
+    assert "comparison of 2 runs" in again and "batch=x" in (tmp_path / "compared" / "sweep.html").read_text(), again

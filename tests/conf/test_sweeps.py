@@ -27,6 +27,7 @@ from dynacompile.callbacks.sweep_runs import NO_WORD, Result, Run, first_line, s
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, cells, rows_of
 from dynacompile.errors import ConfigError
 from tests import forked
+from tests.callbacks.logged import finished
 
 APP = """
 defaults:
@@ -139,6 +140,22 @@ def test_the_runs_of_a_sweep_are_one_group_in_wandb(app):
     assert len(groups) == 2 and groups[0] == groups[1] and groups[0].endswith("/sweep")
 
 
+@pytest.mark.slow
+def test_wandb_has_the_group_with_each_run(app, tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+
+    def task(cfg):
+        wandb.init(project="p", dir=str(tmp_path / f"job{cfg.x}"), mode="offline").finish()
+
+    for number in (1, 2):
+        (tmp_path / f"job{number}").mkdir()
+    assert app("x=1,2", task=task) == 0
+    records = [record for file in sorted(tmp_path.rglob("*.wandb")) for record in finished(file)]
+    groups = [record.run.run_group for record in records if record.WhichOneof("record_type") == "run"]
+    assert len(set(groups)) == 1 and groups[0].endswith("/sweep") and len(groups) >= 2
+
+
 def test_a_launcher_that_ends_early_leaves_no_job_out(app, tmp_path, monkeypatch):
     """As joblib's does where the process of one job has died."""
     launcher = next(found for found in Plugins.instance().discover(Launcher) if found.__name__ == "BasicLauncher")
@@ -210,6 +227,15 @@ def test_table_markdown_and_csv_tell_the_same():
     assert text.startswith("comparison of 3 runs, all with m=a\n\n| job |  | step ms |") and "| 2 | x=\\| | - |" in text
     read = list(csv.DictReader(as_csv(runs).splitlines()))
     assert [row["step_ms"] for row in read] == ["20.0", "10.0", ""] and read[2]["failed"] == "E" and read[0]["shared"] == "m=a"
+
+
+def test_a_column_is_there_where_a_job_has_a_number_for_it():
+    runs = [measured(0, "compile=none", eager=20.0, step_peak_bytes_eager=3 * 2.0**30), measured(1, "compile=default", eager=22.0, compiled=10.0)]
+    names, rows = cells(runs)
+    assert [row[names.index("peak GiB")] for row in rows] == ["3.00", "-"]
+    assert "peak GiB" not in cells(runs[1:])[0]
+    first, second = csv.DictReader(as_csv(runs).splitlines())
+    assert (first["peak_bytes"], second["peak_bytes"]) == (str(3 * 2.0**30), "")
 
 
 def test_the_plot_has_a_bar_for_each_measured_step(tmp_path):
