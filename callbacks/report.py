@@ -124,9 +124,9 @@ def page_of(record: RunRecord) -> str:
     )
 
 
-def breakable(name: str, at: str = ".") -> Markup:
-    """A module's name, or the path of a file, in which a line may end behind each `at`."""
-    return Markup(str(escape(name)).replace(at, f"{at}<wbr>"))
+def breakable(name: str) -> Markup:
+    """A module's name, in which a line may end behind each dot. For links: screen readers stop at such places in other text."""
+    return Markup(str(escape(name)).replace(".", ".<wbr>"))
 
 
 def write_report(record: RunRecord, target: Path) -> Path:

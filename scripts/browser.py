@@ -24,6 +24,7 @@ TOLD = """window.toldToPython = null;
   value => window.toldToPython = JSON.stringify({value: value ?? null}),
   error => window.toldToPython = JSON.stringify({error: String(error)}));
 """
+ASKED = """window.toldToPython === undefined ? '{"error": "--run is no expression"}' : window.toldToPython"""
 LONGEST_MS = 60_000
 
 
@@ -60,7 +61,7 @@ def main() -> None:
         page.runJavaScript(before, lambda _: page.runJavaScript(TOLD % chosen.run, lambda _: poll()))
 
     def poll() -> None:
-        page.runJavaScript("window.toldToPython", finish)
+        page.runJavaScript(ASKED, finish)
 
     def finish(result: str | None) -> None:
         if result is None:

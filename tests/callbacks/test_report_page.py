@@ -293,7 +293,7 @@ def test_like_events_are_one_row_with_what_they_cost(page):
         made.batch = batch
         made(events.Recompiled(failed=(f"L['x'].size(0): {batch} -> {batch + 1}",), seconds=0.5, **again))
     told = text_of(page_of(RunRecord(summary(), made)))
-    assert "net L['x'].size(0) new entry 1 -> 2; 2 -> 3; 3 -> 4; 4 -> 5 and 3 more a.py:3 in forward 1 to 7 7 3.50 compile.dynamic=true" in told
+    assert "net L['x'].size(0) new entry 1 → 2; 2 → 3; 3 → 4; 4 → 5 and 3 more a.py:3 in forward 1 to 7 7 3.50 compile.dynamic=true" in told
 
 
 def test_tuned_kernels_have_their_time_and_why_others_stay_apart_is_said():
