@@ -139,7 +139,7 @@ def test_a_figure_says_its_title_what_it_shows_and_nothing_else(said, said_of_sw
         (
             "Compiles, recompiles, graph breaks and limits.",
             ["module", "what", "old → new", "your line", "batch", "times", "seconds", "what to do"],
-            ["rowheader, net", "L['x'].size(0)", "new entry", "cell, 16 → 8", f"cell, {SITE}", "cell, 7", "cell, 1", "cell, 0.20", "cell, compile.dynamic=true"],
+            ["rowheader, net", "new entry", "cell, 16 → 8", f"cell, {SITE}", "cell, 7", "cell, 1", "cell, 0.20", "cell, compile.dynamic=true"],
         ),
         (
             "Kernels and calls of libraries: those that take longest first, then those that move most.",
