@@ -121,6 +121,25 @@ def test_an_own_app_with_a_wrong_key_ends_before_it_begins_and_says_the_nearest(
     assert "began" not in done.stdout and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("compile.modules.net.modee=default", "unknown compile option 'modee': did you mean 'mode'"),
+        ("compile.modules.net.mode=max-autotun", "unknown mode 'max-autotun': did you mean 'max-autotune'"),
+        ("compile.mode=max-autotun", "unknown mode 'max-autotun': did you mean 'max-autotune'"),
+        ("compile=max_autotun", "Available options in 'compile':"),
+    ],
+    ids=["option of a module", "mode of a module", "mode", "config of the group"],
+)
+def test_an_own_app_with_a_wrong_name_is_told_the_nearest_before_it_trains(argument, said, tmp_path):
+    (tmp_path / "own.yaml").write_text("defaults: [{compile: default}, _self_]\n")
+    made = 'from dynacompile.callbacks import DynamoCallback\n    DynamoCallback(cfg.compile)\n    print("trains")'
+    (tmp_path / "app.py").write_text(APP.replace('print("began", cfg.compile.modules, "torch" in sys.modules)', made))
+    done = subprocess.run([sys.executable, "app.py", argument], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and said in done.stderr and "trains" not in done.stdout, done.stderr
+
+
 def test_an_own_app_takes_options_of_modules_without_a_plus_and_imports_no_torch_for_it(tmp_path):
     done = own_app(tmp_path, "", "compile.modules.net.mode=default", "compile.modules.net.blocks.$.fuse=false")
     assert done.returncode == 0 and done.stdout.strip() == "began {'net': {'mode': 'default', 'blocks': {'$': {'fuse': False}}}} False"
