@@ -1,8 +1,8 @@
-"""Fetches the simulated screen reader with which the tests read pages: a bundle for browsers, which follows the ARIA specifications and needs no Node.
+"""Fetches the simulated screen reader with which the tests read pages: a bundle for browsers, which follows the ARIA specifications.
 
     python scripts/screen_reader.py
 
-It is the package @guidepup/virtual-screen-reader of npm, in one version and with a checked digest; `npm_config_registry` names another registry.
+It is the package @guidepup/virtual-screen-reader, in one version and with a checked digest, which npm fetches; Node is needed for nothing else.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
-import os
 import re
+import subprocess
 import sys
 import tarfile
-import urllib.request
+import tempfile
 from pathlib import Path
 
 NAME, VERSION = "virtual-screen-reader", "0.33.0"
@@ -22,16 +22,20 @@ SHA512 = "CXMkIx19oFZ7BS7TcvDibXn6A2RsEs8nVX9IijHW7HQ0qTGHgc2WErkaMi12YPQi1Zypxr
 BUNDLE = "package/lib/esm/index.browser.js"
 EXPORTED = re.compile(r"export\{\w+ as Virtual,([\w$]+) as virtual\};")
 TARGET = Path(__file__).parents[1] / ".cache" / f"{NAME}-{VERSION}.js"
-TIMEOUT = 20  # seconds
+TIMEOUT = 60  # seconds
 
 
 def fetched() -> bytes:
-    """The package. Raises OSError where the registry does not answer, ValueError where it gives something else."""
-    registry = os.environ.get("npm_config_registry", "https://registry.npmjs.org").rstrip("/")
-    with urllib.request.urlopen(f"{registry}/@guidepup/{NAME}/-/{NAME}-{VERSION}.tgz", timeout=TIMEOUT) as answer:
-        package = answer.read()
+    """The package, by npm. Raises OSError where there is no npm, or no registry answers it, ValueError where it gives something else."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["npm", "pack", f"@guidepup/{NAME}@{VERSION}", "--pack-destination", folder]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+        if ended.returncode:
+            raise OSError(f"npm pack: {ended.stderr.strip()[-300:]}")
+        (packed,) = Path(folder).iterdir()
+        package = packed.read_bytes()
     if base64.b64encode(hashlib.sha512(package).digest()).decode() != SHA512:
-        raise ValueError(f"{registry} gives another {NAME} {VERSION} than was expected")
+        raise ValueError(f"npm gives another {NAME} {VERSION} than was expected")
     return package
 
 
@@ -48,7 +52,7 @@ def as_script(package: bytes) -> str:
 def main() -> None:
     try:
         text = as_script(fetched())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         sys.exit(f"error: {error}")
     TARGET.parent.mkdir(exist_ok=True)
     TARGET.write_text(text, encoding="utf-8")

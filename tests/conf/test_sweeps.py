@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -258,7 +259,7 @@ def test_a_folder_that_is_no_sweeps_is_named(tmp_path):
         command.main(["sweep", str(tmp_path)])
 
 
-def test_a_sweep_has_a_page_that_leads_to_the_reports_of_its_jobs(tmp_path):
+def test_a_sweep_has_a_page_that_leads_to_the_reports_of_its_jobs(tmp_path, monkeypatch):
     for number, run in enumerate((measured(0, "x=<b>", eager=20.0, compiled=10.0), Run(("x=1",), failed="ConfigError: no", number=1))):
         (tmp_path / str(number) / "csv").mkdir(parents=True)
         run.write(tmp_path / str(number))
@@ -270,6 +271,10 @@ def test_a_sweep_has_a_page_that_leads_to_the_reports_of_its_jobs(tmp_path):
     assert "Job 0 (x=&lt;b&gt;) gains most: its compiled steps are 2.00 times as fast as its eager ones" in page and "1 of 2 jobs failed" in page
     assert "x=&lt;b&gt;" in page and "<b>" not in page and page.count('<svg role="img"') in (0, 2)
     assert not re.findall(r"""(?:src|href)\s*=\s*["']https?:""", page)
+    (tmp_path / "sweep.html").unlink()
+    monkeypatch.setattr(sys, "argv", ["sweep.py", str(tmp_path)])
+    runpy.run_path("scripts/sweep.py", run_name="__main__")
+    assert (tmp_path / "sweep.html").read_text() == page
 
 
 OVER_NONE, OVER_EAGER = "as fast as those of compile=none.", "as fast as its eager ones."
