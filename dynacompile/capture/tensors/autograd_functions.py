@@ -200,8 +200,9 @@ def guard_global(cx: Context, table: dict[str, Any], name: str, refused: str, ow
 
 
 def apply_of(cls: type) -> Value | None:
-    """cls.apply, of a class of the user's."""
-    return ApplyValue(cls) if issubclass(cls, torch.autograd.Function) and cls.__module__.partition(".")[0] != "torch" else None
+    """cls.apply, of a class of the user's, or of the distributions, which are followed as such."""
+    is_followed = cls.__module__.partition(".")[0] != "torch" or cls.__module__.startswith("torch.distributions.")
+    return ApplyValue(cls) if issubclass(cls, torch.autograd.Function) and is_followed else None
 
 
 ATTRIBUTES["apply"] = apply_of

@@ -84,6 +84,7 @@ class DictValue(DictLike):
         self.stored: dict[Hashable, Value] = {}
         self.known_keys = source is None
         self.reordered = False
+        self.attributes: dict[str, Value] = {}  # of an OrderedDict that the frame made, as state_dict() has them
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[Value, Value]]) -> DictValue:
@@ -187,7 +188,17 @@ class DictValue(DictLike):
         self.deletions += 1
         del self.content[key_of(key)]
 
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
+        if self.cls is not OrderedDict or self.source is not None or defines(self.cls, name):
+            super().set_attr(cx, name, value)
+        self.attributes[name] = value
+
+    def has_attr(self, cx: Context, name: str) -> bool:
+        return name in self.attributes or super().has_attr(cx, name)
+
     def get_attr(self, cx: Context, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
         if not defines(self.cls, name):
             raise no_attribute(self.cls, name)
         if name == "default_factory" and self.cls is defaultdict:
@@ -219,7 +230,7 @@ class DictValue(DictLike):
         return value
 
     def children(self) -> Sequence[Value]:
-        return [v for pair in self.content.values() for v in pair]
+        return [*(v for pair in self.content.values() for v in pair), *self.attributes.values()]
 
     def changes(self) -> list[tuple[Value, Value]]:
         """The entries to store into the real dict, in the program's order: another call's dict may not have the keys that this one has."""
@@ -260,6 +271,11 @@ class DictValue(DictLike):
         out.emit("BUILD_MAP", len(self.content))
         if self.cls is not dict:
             out.call(1 if self.factory is None else 2)
+        for name, value in self.attributes.items():
+            out.emit("COPY", 1)
+            out.value(value)
+            out.emit("SWAP", 2)
+            out.store_attr(name)
 
 
 def dict_get(cx: Context, self: DictLike, args: list[Value], kwargs: dict[str, Value]) -> Value:
