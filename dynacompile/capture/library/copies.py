@@ -40,7 +40,7 @@ def row_copy(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def copied(cx: Context, value: Value) -> Value | None:
     """copy.copy of containers and plain objects; None for others."""
-    if isinstance(value, (DequeValue, SetValue)) or type(value) is DictValue and not value.attributes:
+    if isinstance(value, (DequeValue, SetValue)) or type(value) is DictValue and not value.own_names(cx):
         return value.method(cx, "copy", [], {})
     if isinstance(value, ListValue) and value.cls is list:
         return ListValue(value.items)
@@ -125,7 +125,7 @@ def deep_copy(cx: Context, value: Value, memo: dict[Value, Value]) -> Value:
     elif isinstance(value, TupleValue):
         items = [deep_copy(cx, v, memo) for v in value.elements(cx)]
         made = value if all(a is b for a, b in zip(items, value.items)) else TupleValue(items, value.cls)
-    elif isinstance(value, DictValue) and not value.attributes:
+    elif isinstance(value, DictValue) and not value.own_names(cx):
         made = memo[value] = DictValue({}, value.cls, None, value.factory)
         for key in value.keys(cx):
             made.put(deep_copy(cx, value.content[key][0], memo), deep_copy(cx, value.at(cx, key), memo))  # type: ignore[attr-defined]

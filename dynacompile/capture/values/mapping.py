@@ -84,7 +84,8 @@ class DictValue(DictLike):
         self.stored: dict[Hashable, Value] = {}
         self.known_keys = source is None
         self.reordered = False
-        self.attributes: dict[str, Value] = {}  # of an OrderedDict that the frame made, as state_dict() has them
+        self.attributes: dict[str, Value] = {}  # of an OrderedDict or Counter that the frame made, as state_dict() has them
+        self.given: tuple[str, ...] = ()  # the names of those of one that exists before the frame
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[Value, Value]]) -> DictValue:
@@ -189,21 +190,31 @@ class DictValue(DictLike):
         del self.content[key_of(key)]
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
-        if self.cls is not OrderedDict or self.source is not None or defines(self.cls, name):
+        if not self.cls.__dictoffset__ or self.source is not None or defines(self.cls, name):
             super().set_attr(cx, name, value)
         self.attributes[name] = value
 
     def has_attr(self, cx: Context, name: str) -> bool:
+        if not defines(self.cls, name) and self.own_names(cx) and self.source is not None:
+            raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         return name in self.attributes or super().has_attr(cx, name)
 
     def get_attr(self, cx: Context, name: str) -> Value:
         if name in self.attributes:
             return self.attributes[name]
         if not defines(self.cls, name):
+            if self.own_names(cx) and self.source is not None:
+                raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
             raise no_attribute(self.cls, name)
         if name == "default_factory" and self.cls is defaultdict:
             return ConstantValue(None) if self.factory is None else self.factory
         return builtin_attribute(cx, self, name)
+
+    def own_names(self, cx: Context) -> tuple[str, ...]:
+        """The names of the attributes that it has itself."""
+        if self.cls.__dictoffset__ and self.source is not None:
+            cx.guard("DICT_KEYS", Attr(self.source, "__dict__"), self.given)
+        return self.given if self.source is not None else tuple(self.attributes)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         row = COUNTER_METHODS.get(name) if self.cls is Counter else None
@@ -473,4 +484,6 @@ def wrap_dict(cx: Context, real: dict, source: Source) -> Value:
             raise unsupported("unknown-object", f"{source.text()}, a dict with keys of type {type(key).__name__}")
         content[key] = (known_key(cx, key), Lazy(cx, value, Item(source, key)))
     factory = cx.wrap(real.default_factory, Attr(source, "default_factory")) if isinstance(real, defaultdict) else None
-    return DictValue(content, type(real), source, factory)
+    made = DictValue(content, type(real), source, factory)
+    made.given = tuple(real.__dict__) if type(real).__dictoffset__ else ()
+    return made

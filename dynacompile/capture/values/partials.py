@@ -52,7 +52,16 @@ class PartialValue(CallableValue):
                 if isinstance(part, DictValue):
                     self.as_shown = {key: id(value) for key, (_, value) in part.content.items()}
             return self.shown[name]
+        if self.has_own(cx, name):
+            return cx.wrap(getattr(self.real, name), Attr(self.source, name))  # type: ignore[arg-type]
         return super().get_attr(cx, name)
+
+    def has_own(self, cx: Context, name: str) -> bool:
+        """Whether one that exists before the frame has an attribute of its own, as functools.update_wrapper gives it."""
+        if self.real is None:
+            return False
+        cx.guard("DICT_KEYS", Attr(self.source, "__dict__"), tuple(vars(self.real)))  # type: ignore[arg-type]
+        return name in vars(self.real)
 
     def part(self, cx: Context, name: str) -> Value:
         if self.real is not None:
@@ -66,7 +75,7 @@ class PartialValue(CallableValue):
             raise unsupported("mutation", f"the keywords of {self.describe()}")
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        return defines(functools.partial, name) or name in self.attributes
+        return defines(functools.partial, name) or name in self.attributes or self.has_own(cx, name)
 
     def children(self) -> Sequence[Value]:
         return [self.function, *self.args, *self.kwargs.values(), *self.attributes.values()]

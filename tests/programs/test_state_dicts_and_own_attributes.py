@@ -1,9 +1,10 @@
-"""State dicts that the frame makes, reads and loads; samples of distributions whose gradients torch writes in Python."""
+"""State dicts that the frame makes, reads and loads; attributes of dicts and partials; samples whose gradients torch writes in Python."""
 
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
+import functools
+from collections import Counter, OrderedDict
 
 import pytest
 import torch
@@ -48,6 +49,12 @@ def own_attributes(pair, x):
     return x + len(made.note), made.note, made.other is made, made, list(made), hasattr(made, "none"), OrderedDict(made) == made
 
 
+def of_a_counter(pair, x):
+    made = Counter("abca")
+    made.note = x
+    return x + made["a"], made, hasattr(made, "note"), made.note is x, made + made
+
+
 def copied(pair, x):
     made = OrderedDict(a=1)
     made.note = [1]
@@ -55,7 +62,7 @@ def copied(pair, x):
 
 
 @pytest.mark.parametrize("backend", ["eager", "default"])
-@pytest.mark.parametrize("fn", [averages, loads, gives, own_attributes, copied])
+@pytest.mark.parametrize("fn", [averages, loads, gives, own_attributes, of_a_counter, copied])
 def test_as_in_eager(fn, backend):
     def story(wrap):
         pair, run = Pair(), wrap(fn)
@@ -69,6 +76,36 @@ def test_as_in_eager(fn, backend):
     if fn in (averages, loads):
         dynacompile.compile(fn, backend="eager", fullgraph=True, isolate_recompiles=True)(Pair(), torch.ones(4, 3))
     check_same(story, backend=backend, least=None)
+
+
+@pytest.mark.parametrize("cls", [OrderedDict, Counter])
+@pytest.mark.parametrize("noted", [False, True])
+def test_attributes_of_one_that_is_given(noted, cls):
+    def asks(x, given):
+        first = copy.copy(given)
+        dynacompile.graph_break()
+        return x + 1, hasattr(first, "note"), vars(first), hasattr(given, "note"), hasattr(copy.deepcopy(given), "note"), getattr(given, "note", 4)
+
+    def story(wrap):
+        run = wrap(asks)
+        for own in (noted, not noted, noted):
+            given = cls(a=1)
+            if own:
+                given.note = [3]
+            yield run(torch.ones(2), given)
+
+    check_same(story, backend="eager", least=None)
+
+
+@pytest.mark.parametrize("cls", [OrderedDict, Counter])
+def test_a_namespace_that_is_written(cls):
+    def writes(x):
+        made = cls(a=1)
+        made.__dict__["note"] = 5
+        vars(made).update(b=4)
+        return x + 1, hasattr(made, "note"), made.__dict__, made.b
+
+    check_same(lambda wrap: iter([wrap(writes)(torch.ones(2))]), backend="eager", least=None)
 
 
 @pytest.mark.parametrize("requires_grad", [False, True])
@@ -98,3 +135,24 @@ def test_a_share_that_is_drawn_is_in_the_graph():
         return share * x + (1 - share) * x.flip(0)
 
     check(mixed, torch.arange(6.0).reshape(3, 2), graphs=1, breaks=0)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_attributes_of_a_partial(wrapped):
+    def scale(x, by):
+        "Scales."
+        return x * by
+
+    def asks(x, given):
+        return given(x), hasattr(given, "__name__"), getattr(given, "note", 4), given.__doc__, hasattr(given, "__wrapped__")
+
+    def story(wrap):
+        run = wrap(asks)
+        for own in (wrapped, not wrapped, wrapped):
+            given = functools.partial(scale, by=2)
+            if own:
+                functools.update_wrapper(given, scale)
+                given.note = 5
+            yield run(torch.ones(2), given)
+
+    check_same(story, backend="eager", least=None)
