@@ -72,13 +72,14 @@ def what_it_gives(call: Callable[..., Any], *args: object) -> Any:
 
 
 CHUNKS = 16
+FAKES_KNOW_TRANSFORMS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 12)  # before, those of transposed tensors had the strides of plain ones
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_fakes_have_eagers_strides(chunk):
     compared = 0
     for op in op_db[chunk::CHUNKS]:
-        if op.name.startswith(MADE_OF_NOTHING):
+        if op.name.startswith(MADE_OF_NOTHING) or op.name.startswith("fft.") and not FAKES_KNOW_TRANSFORMS:
             continue
         for sample in itertools.islice(what_it_gives(op.sample_inputs, "cpu", torch.float32) or (), MOST_SAMPLES):
             leaves, spec = tree_flatten(([sample.input, *sample.args], sample.kwargs))
