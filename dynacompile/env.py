@@ -64,9 +64,9 @@ def user_cache() -> Path:
 
 
 def home() -> Path:
-    """The user's home. Where the system knows of none, a folder that can't be made, so that nothing is kept."""
+    """The user's home. Where the system knows of none, a folder that nobody can make, not even the administrator, so that nothing is kept."""
     found = os.path.expanduser("~")
-    return Path(found) if os.path.isabs(found) else Path("/nonexistent")
+    return Path(found) if os.path.isabs(found) else Path(os.devnull, "home")
 
 
 def chosen_folder(variable: str) -> Path | None:

@@ -18,7 +18,7 @@ from dynacompile.build import store as stores
 from dynacompile.build.store import Store, evict
 from dynacompile.complaints import COMPLAINTS
 from dynacompile.errors import BuildError, ConfigError
-from dynacompile.trusted import MAGIC
+from dynacompile.trusted import MAGIC, secret
 from tests.forked import TORCH, Program, run
 
 KEY = "0123456789abcdef"
@@ -311,17 +311,19 @@ def test_without_a_home_nothing_is_kept_and_no_folder_is_called_by_a_tilde(monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user that the system does not know
     monkeypatch.chdir(tmp_path)
+    secret.cache_clear()
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        monkeypatch.setattr("dynacompile.trusted.make_folders", refuse)
         store = Store(env.cache_dir())
         store.put(KEY, b"content")
-        assert store.get(KEY) == b"content" and len(given) == 3
-    assert list(tmp_path.iterdir()) == [] and "~" not in str(env.cache_dir())
-
-
-def refuse(folder):
-    raise PermissionError(13, "Permission denied", str(folder))
+        assert store.get(KEY) == b"content"
+    assert [next(word for word in ("the key", "made", "written", "read") if word in str(warning.message)) for warning in given] == [
+        "the key",
+        "made",
+        "written",
+        "read",
+    ]
+    assert not store.folder.exists() and list(tmp_path.iterdir()) == [] and "~" not in str(env.cache_dir())
 
 
 def test_a_library_runs_from_a_folder_without_room(monkeypatch, tmp_path):
