@@ -14,6 +14,7 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import NULL, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.graph_tensor import GraphTensor
+from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.capture.values.writing import Assumed
 from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
 from dynacompile.errors import VerifyError
@@ -182,6 +183,11 @@ class Builder(CallWriter):
                 self.emit("LOAD_GLOBAL", self.names.index(name) << 1)
             case Constant(value, _):
                 self.const(value)
+            case Attr(Constant(value, _), name) if isinstance(value, type) and not is_trusted(type(value).__module__):
+                self.callee(type.__getattribute__)  # as guards read it: a `__getattribute__` of the metaclass is not asked
+                self.const(value)
+                self.const(name)
+                self.call(2)
             case Attr(base, name) | DictAttr(base, name):
                 self.source(base)
                 self.load_attr(name)

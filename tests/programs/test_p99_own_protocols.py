@@ -396,3 +396,77 @@ def test_a_hash_that_follows_from_a_number_of_the_call():
     compiled = dynacompile.compile(function, backend="eager")
     for number in (6, 7, 8, 4, 9):
         assert compiled(torch.ones(2), number)[1] == function(torch.ones(2), number)[1]
+
+
+def test_a_class_is_read_as_guards_read_it_whatever_its_metaclass_answers_later():
+    """A method of a class that an object gives: a `__getattribute__` that the metaclass gets is not asked for it."""
+
+    class Meta(type):
+        pass
+
+    class Kind(metaclass=Meta):
+        number = classmethod(lambda cls: 7)
+        plain = staticmethod(lambda: 8)
+        held = [9]
+
+    def function(x, made):
+        return made.number, made.plain, made.held, made.number(), x + 1
+
+    def story(wrap):
+        called = wrap(function)
+        made = Kind()
+        yield called(torch.ones(2), made)[2:]
+        Meta.__getattribute__ = lambda cls, name: "read" if name in ("number", "plain", "held") else type.__getattribute__(cls, name)
+        try:
+            number, plain, held, *_ = called(torch.ones(2), made)
+            yield number.__self__ is Kind, number(), plain(), held
+        finally:
+            del Meta.__getattribute__
+
+    check_same(story, least=None, **EAGER)
+
+
+@pytest.mark.parametrize("answer", [None, lambda cls, other: 1 // 0, lambda cls, other: asked.append(other.__name__) or True], ids=["none", "raises", "tells"])
+def test_python_asks_the_metaclass_about_what_is_raised(answer):
+    class Meta(type):
+        pass
+
+    class Kind(ValueError, metaclass=Meta):
+        pass
+
+    def by_statement(x):
+        try:
+            raise Kind(3)
+        except ValueError as error:
+            return x + 1, str(error)
+        except (TypeError, ZeroDivisionError) as error:
+            return x + 2, str(error)
+
+    def by_throw(x):
+        def generator():
+            try:
+                yield 1
+            except ValueError as error:
+                yield str(error)
+
+        items = generator()
+        next(items)
+        return x + 1, items.throw(Kind(4))
+
+    def story(wrap):
+        for function in (by_statement, by_throw):
+            called = wrap(function)
+            yield called(torch.ones(2))
+            Meta.__subclasscheck__ = answer
+            asked.clear()
+            try:
+                yield called(torch.ones(2))
+            except Exception as error:  # noqa: BLE001  (the point is to compare it)
+                yield type(error), str(error)
+            yield list(asked)
+            del Meta.__subclasscheck__
+
+    check_same(story, least=None, **EAGER)
+
+
+asked = []

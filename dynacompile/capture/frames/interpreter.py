@@ -25,6 +25,7 @@ from dynacompile.capture.values.context import Context, Scope
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, exception_of, raised, stopped_inside, thrown, value_of_raised
 from dynacompile.capture.values.functions import FunctionValue
+from dynacompile.capture.values.own_methods import refuse_own
 from dynacompile.capture.values.sequence import ListValue
 from dynacompile.cpython.instructions import Instr
 from dynacompile.ir.source import Local
@@ -369,6 +370,7 @@ class GeneratorValue(IteratorValue):
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "throw" and len(args) in (1, 3) and not kwargs:
             exception = exception_of(cx, args[0] if len(args) == 1 or not isinstance(args[1], ExceptionValue) else args[1])
+            refuse_own(cx, type(exception.cls), "__subclasscheck__")  # which Python asks about what is raised
             if not self.started or self.frame.returned is not None:
                 if self.frame.returned is None and issubclass(exception.cls, StopIteration):
                     raise unsupported("generator", "a StopIteration is thrown into one that has not begun")  # Pythons differ

@@ -298,6 +298,7 @@ def raised_by_statement(cx: Context, value: ExceptionValue, cause: Value | None 
     Such a statement gives the exception that is being handled to `value` as its context, also to one that was raised before: what it had for a
     context is lost then, and where a caller handles one capture does not know which is new.
     """
+    refuse_own(cx, type(value.cls), "__subclasscheck__")  # which Python asks about what is raised
     if value is not cx.state(Handling).exception and (value.raised or value.source is not None):
         if cx.state(Handling).exception is not None or value.context is not None:
             raise unsupported("raise", f": a {value.cls.__name__} that was raised before")

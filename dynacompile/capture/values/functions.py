@@ -336,11 +336,15 @@ class BoundMethod(CallableValue):
     def has_attr(self, cx: Context, name: str) -> bool:
         return defines(types.MethodType, name) or self.function.has_attr(cx, name)
 
+    def is_read(self) -> bool:
+        """Whether residual code reads the method from its owner. Reading from a class may run code of its metaclass."""
+        return bool(self.name) and self.owner.source is not None and not issubclass(self.owner.pytype(), type)
+
     def children(self) -> Sequence[Value]:
-        return (self.owner,) if self.name and self.owner.source is not None else (self.function, self.owner)
+        return (self.owner,) if self.is_read() else (self.function, self.owner)
 
     def rebuild(self, out: Writer) -> None:
-        if self.name and self.owner.source is not None:
+        if self.is_read():
             out.value(self.owner)
             out.load_attr(self.name)
             return
