@@ -2,13 +2,16 @@
 questions. Results and what is left of the argument, or the kind of the error, are compared.
 
 `python -m tests.fuzz.kinds_of_inputs FIRST LAST [--show]`: even seeds as `aot_eager`, odd ones by the reference interpreter.
+From seed 500000 on the expressions ask about
+complex numbers and about views that are conjugated or negated where they are read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -101,6 +104,25 @@ EXPRESSIONS = (
     ),
 )
 Make = Callable[[torch.Generator], torch.Tensor]
+LAZY = 500_000  # the first seed of the expressions below
+LAZY_EXPRESSIONS = (
+    *(f"x.{name}()" for name in "is_conj is_neg conj resolve_conj resolve_neg conj_physical adjoint positive sgn angle abs isreal contiguous clone".split()),
+    *(f"x.conj().{name}()" for name in "is_conj is_neg conj resolve_conj conj_physical contiguous clone sum t view_as_real detach".split()),
+    *(f"torch._neg_view(x).{name}()" for name in "is_neg is_conj resolve_neg conj contiguous clone sum t detach".split()),
+    *("x.imag.is_neg()", "x.conj().imag", "x.conj().imag.is_neg()", "x.conj().imag + 1", "x.real.is_neg()", "x.mH", "x.conj().mH.is_conj()", "x.conj()[1:]"),
+    *("x.conj().reshape(-1)", "x.conj().unbind()", "(x, x.conj(), x.conj()[0])", "x.conj() is x", "x.resolve_conj() is x", "x.resolve_neg() is x", "x @ x.mH"),
+    *("x + x.conj()", "x == x.conj()", "x + 1 if x.is_conj() else x - 1", "x + 1 if x.is_neg() else x - 1", "torch.empty_like(x).is_conj()", "x.to(x.dtype)"),
+    *("(x.conj().mul_(2), x)", "(x.conj().fill_(1), x)", "(torch._neg_view(x).add_(1), x)", "x.copy_(x.conj())", "x.clone().conj_physical_()", "x * 1j"),
+    *("torch.view_as_real(x)", "torch.view_as_real(x.resolve_conj())", "x.to(torch.complex32)", "x.to(torch.complex128)", "x.chalf() + 1", "x.cfloat().conj()"),
+    *(
+        "torch.full((2,), 1j)",
+        "torch.full((2,), 1 + 2j) * x.sum()",
+        "torch.linspace(0, x.sum(), 3)",
+        "torch.logspace(torch.tensor(0.0), x.sum(), 2)",
+        "torch.tensor([1j]) + x",
+    ),
+    *("torch.complex(x.real, x.real)", "torch.polar(x.abs(), x.abs())", "torch.vdot(x.flatten(), x.flatten())", "torch.autograd.grad(x.conj().abs().sum(), x)"),
+)
 
 
 def plain(*size: int) -> Make:
@@ -160,10 +182,59 @@ KINDS: dict[str, Make] = {
 }
 
 
+def lazy(dtype: torch.dtype, *views: Callable[[torch.Tensor], torch.Tensor]) -> Make:
+    """Complex numbers, read through these views."""
+
+    def make(g: torch.Generator) -> torch.Tensor:
+        made = torch.randn(4, 6, generator=g, dtype=torch.complex64).to(dtype)
+        for view in views:
+            made = view(made)
+        return made
+
+    return make
+
+
+CONJ, NEG = torch.conj, torch._neg_view
+LAZY_KINDS: dict[str, Make] = {
+    **{name: KINDS[name] for name in ("plain", "leaf", "complex", "conjugate", "negative", "inference", "int64")},
+    "complex leaf": lazy(torch.complex64, torch.Tensor.requires_grad_),
+    "conjugate leaf": lazy(torch.complex64, CONJ, torch.Tensor.requires_grad_),
+    "computed conjugate": lazy(torch.complex64, torch.Tensor.requires_grad_, torch.Tensor.clone, CONJ),
+    "complex128": lazy(torch.complex128),
+    "conjugate of complex128": lazy(torch.complex128, CONJ),
+    "complex32": lazy(torch.complex32),
+    "conjugate of complex32": lazy(torch.complex32, CONJ),
+    "negated": lazy(torch.complex64, NEG),
+    "negated conjugate": lazy(torch.complex64, CONJ, NEG),
+    "rows of a conjugate": lazy(torch.complex64, CONJ, lambda t: t[1:]),
+    "transposed conjugate": lazy(torch.complex64, torch.Tensor.t, CONJ),
+    "real part": lazy(torch.complex64, torch.real),
+    "imaginary part": lazy(torch.complex64, torch.imag),
+}
+
+
 def program(seed: int) -> tuple[str, list[str]]:
     """The expression of a seed, and the kinds that it is called with."""
     rng = random.Random(seed)
+    if seed >= LAZY:
+        return rng.choice(LAZY_EXPRESSIONS), rng.sample(sorted(LAZY_KINDS), CALLS)
     return rng.choice(EXPRESSIONS), rng.sample(sorted(KINDS), CALLS)
+
+
+def make_of(kind: str) -> Make:
+    return LAZY_KINDS.get(kind) or KINDS[kind]
+
+
+@contextlib.contextmanager
+def default_type(seed: int) -> Iterator[None]:
+    """The type of numbers for which none is named: one of four, from the seeds of lazy views on."""
+    before = torch.get_default_dtype()
+    if seed >= LAZY:
+        torch.set_default_dtype((torch.float32, torch.float16, torch.float64, torch.bfloat16)[seed // 2 % 4])
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def function_of(expression: str) -> Callable[[torch.Tensor], Any]:
@@ -186,7 +257,7 @@ def told(value: Any) -> Any:
 
 
 def outcome(call: Callable[[torch.Tensor], Any], kind: str, seed: int) -> Any:
-    given = KINDS[kind](torch.Generator().manual_seed(seed))
+    given = make_of(kind)(torch.Generator().manual_seed(seed))
     torch.manual_seed(seed)
     try:
         return [told(call(given)), told(given), torch.rand(1).item()]
@@ -194,18 +265,32 @@ def outcome(call: Callable[[torch.Tensor], Any], kind: str, seed: int) -> Any:
         return type(error).__name__
 
 
+def numbers(t: torch.Tensor) -> torch.Tensor:
+    """As complex128. Nothing resolves views of complex32, which are so read as they lie in memory."""
+    if t.dtype is not torch.complex32:
+        return t.resolve_conj().resolve_neg().to(torch.complex128)
+    bare = t.conj() if t.is_conj() else t
+    wide = (torch._neg_view(bare) if t.is_neg() else bare).to(torch.complex128)
+    return (wide.conj() if t.is_conj() else wide) * (-1 if t.is_neg() else 1)
+
+
 def is_same(got: Any, want: Any) -> bool:
     if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)):
         return len(got) == len(want) and all(map(is_same, got, want))
     if not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor):
         return type(got) is type(want) and bool(got == want)
-    plain = [(t.to_dense() if t.layout is not torch.strided else t).resolve_conj().resolve_neg().to(torch.complex128) for t in (got, want)]
+    plain = [numbers(t.to_dense() if t.layout is not torch.strided else t) for t in (got, want)]
     near = {torch.float16: 2e-3, torch.bfloat16: 2e-2}.get(want.dtype, 2e-5)
     return torch.allclose(*plain, rtol=near, atol=near, equal_nan=True)
 
 
 def difference(seed: int) -> str | None:
     """The first call that is not as in eager."""
+    with default_type(seed):
+        return first_difference(seed)
+
+
+def first_difference(seed: int) -> str | None:
     expression, kinds = program(seed)
     function = function_of(expression)
     backend: dict[str, Any] = {"options": {"reference": True}} if seed % 2 else {"backend": "aot_eager"}

@@ -3,7 +3,7 @@
 import pytest
 
 import dynacompile
-from tests.fuzz.kinds_of_inputs import KINDS, difference, function_of, is_same, outcome
+from tests.fuzz.kinds_of_inputs import KINDS, LAZY, difference, function_of, is_same, outcome
 
 FOUND = {
     "F.dropout(x)": "complex",
@@ -23,6 +23,12 @@ FOUND = {
 def test_slice(first):
     for seed in range(first, first + 20):
         assert (told := difference(seed)) is None, f"seed {seed}: {told}"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("first", range(LAZY, LAZY + 80, 20))
+def test_slice_of_complex_numbers_and_lazy_views(first):
+    test_slice(first)
 
 
 @pytest.mark.filterwarnings("ignore")
