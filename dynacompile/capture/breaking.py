@@ -22,7 +22,7 @@ from dynacompile.capture.onward import Target, go_on, store_temp, target
 from dynacompile.capture.residual import Builder, is_loadable, outputs_in, reached
 from dynacompile.capture.resume import Recipe, ResumePoint, recipe_of
 from dynacompile.capture.values.base import NULL, IteratorValue, Value
-from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.cells import UNBOUND, CellValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
 from dynacompile.capture.values.exceptions import ExceptionValue
@@ -49,6 +49,8 @@ OPERANDS: dict[str, Callable[[int], int]] = {
     "FORMAT_VALUE": lambda arg: 2 if arg & 4 else 1,
     "FOR_ITER": lambda arg: 1,
     "RAISE_VARARGS": lambda arg: arg,
+    "LOAD_DEREF": lambda arg: 0,
+    "DELETE_DEREF": lambda arg: 0,
     "BUILD_SET": lambda arg: arg,
     "BUILD_MAP": lambda arg: 2 * arg,
     "LIST_EXTEND": lambda arg: arg + 1,
@@ -56,6 +58,7 @@ OPERANDS: dict[str, Callable[[int], int]] = {
     "DICT_UPDATE": lambda arg: arg + 1,
 }
 GOES_ON = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "END_FOR")  # and does nothing else
+READS_CELLS = ("LOAD_DEREF", "DELETE_DEREF")  # and raise where one has no value
 KEEP_ON_JUMP = ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
 
 
@@ -169,15 +172,21 @@ class Tail:
             kept = [store_temp(out)] if instr.op in KEEP_ON_JUMP else []
             self.go_on(targets[1], kept)
             return branch
+        told = self.tell_of_local(instr)
         if instr.op == "CALL":
             out.call(instr.arg, frame.kw_names)
         elif instr.op == "LOAD_METHOD":
             out.emit("LOAD_ATTR", instr.arg)
+        elif instr.op in READS_CELLS:
+            out.emit(f"{instr.op} by name", instr.arg)
         elif pushes_callable(instr):
             out.emit(instr.op, instr.arg & ~1)
         else:
             out.emit(instr.op, instr.arg)
         done = out.instrs[-1]
+        if told is not None:
+            out.handlers.append(Handler(done, done, told[0], out.handling, False))
+            done = told[1]
         if not targets:
             return done
         if is_bare and returns_next(frame, instr):
@@ -190,6 +199,22 @@ class Tail:
         flags = stack[len(stack) - pushed :]
         self.go_on(targets[0], [store_temp(out) for null in reversed(flags) if not null][::-1])
         return done
+
+    def tell_of_local(self, instr: Instr) -> tuple[Instr, Instr] | None:
+        """The first and the last instruction of a handler, ahead of `instr`, where that one reads a closure variable of the frame itself, which is a free
+        variable of the resume function: without a value Python would raise the error of those there."""
+        name = self.frame.decoded.slots[instr.arg] if instr.op in READS_CELLS else ""
+        if name in self.frame.code.co_cellvars or name not in self.frame.cx.codes.cellvars(self.frame.decoded):
+            return None
+        out = self.out
+        over = out.emit("JUMP_FORWARD")
+        first = out.emit("POP_TOP")
+        out.callee(UnboundLocalError)
+        out.const(UNBOUND.format(name))
+        out.call(1)
+        last = out.emit("RAISE_VARARGS", 1)
+        over.target = out.emit("NOP")
+        return first, last
 
     def run_handled(self, instr: Instr, targets: list[Target], kept: list[Value]) -> None:
         """The instruction, where the frame handles what it raises: the last target is the handler. kept: the stack that is left for it."""
@@ -283,8 +308,9 @@ def points_after(frame: SymbolicFrame, instr: Instr, execute: bool, handler: Han
 
 
 def refuse_unbound(frame: SymbolicFrame, points: Sequence[ResumePoint]) -> None:
-    """A closure variable of the frame is a free one of the resume function: reading one without a value, Python would raise another error there."""
-    own = frame.cx.codes.cellvars(frame.decoded)
+    """A closure variable of the frame is a free one of the resume function: reading one without a value, Python would raise another error there, were that
+    function left to Python. In a resume function nothing is won by a refusal."""
+    own = frame.code.co_cellvars
     for slot, cell in enumerate(frame.slots):
         if isinstance(cell, CellValue) and cell.content is None and cell.name in own:
             if any(frame.decoded.may_read_cell(slot, frame.decoded.instrs[point.index]) for point in points):

@@ -79,10 +79,13 @@ class Reader:
         self.closing: dict[int, int] = {}  # index of an instruction -> the depth of the block that begins there
 
     def lines(self) -> list[str]:
-        handlers = {row.target.index: row for row in self.decoded.handlers}
+        handlers = {row.target.index: row for row in self.decoded.handlers if row.target.index > row.start.index}
+        hidden = {index for row in self.decoded.handlers for index in range(row.target.index, row.start.index)}  # which change the error of a variable alone
         tried = {row.start.index for row in handlers.values()}
         goes_on = False
         for index, instr in enumerate(self.instrs):
+            if index in hidden:
+                continue
             if goes_on:
                 goes_on = instr.op != "RETURN_VALUE"
                 continue

@@ -2,8 +2,7 @@
 questions. Results and what is left of the argument, or the kind of the error, are compared.
 
 `python -m tests.fuzz.kinds_of_inputs FIRST LAST [--show]`: even seeds as `aot_eager`, odd ones by the reference interpreter.
-From seed 500000 on the expressions ask about
-complex numbers and about views that are conjugated or negated where they are read.
+From seed 500000 on the expressions ask about complex numbers and about views that are conjugated or negated where they are read.
 """
 
 from __future__ import annotations

@@ -322,3 +322,88 @@ def test_names_that_are_there_later():
         yield call(torch.ones(3))
 
     check_same(story, least=2)
+
+
+def deleted_by_a_callee(x, sets):
+    y = x + 1
+
+    def deletes():
+        nonlocal y
+        dynacompile.graph_break()
+        del y
+
+    deletes()
+    z = x * 2
+    if sets:
+        y = 3
+    return y * z
+
+
+def deleted_by_a_callee_within_a_try(x, sets):
+    y = x + 1
+
+    def deletes():
+        nonlocal y
+        dynacompile.graph_break()
+        del y
+
+    deletes()
+    if sets:
+        y = 3
+    dynacompile.graph_break()
+    try:
+        return y * 2
+    except NameError as error:
+        return type(error).__name__, str(error), x + 3
+
+
+def deleted_twice(x, sets):
+    y = x + 1
+
+    def deletes():
+        nonlocal y
+        dynacompile.graph_break()
+        if not sets:
+            del y
+
+    deletes()
+    z = x * 2
+    dynacompile.graph_break()
+    del y
+    return z
+
+
+def ended_by_a_clause(x, fails):
+    error = 5
+    try:
+        if fails:
+            raise ValueError(3)
+    except ValueError as error:
+        dynacompile.graph_break()
+        x = x + 1
+
+        def reads():
+            return error
+
+    dynacompile.graph_break()
+    x = x * 2
+    return x, error
+
+
+@pytest.mark.parametrize("fn", [deleted_by_a_callee, deleted_by_a_callee_within_a_try, deleted_twice, ended_by_a_clause], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("flags", [(True, False, True), (False, True, False)], ids=["set first", "set second"])
+def test_a_closure_variable_of_the_frame_that_ends_behind_a_break(fn, flags):
+    """In a resume function it is a free variable; the error is that of a variable of the frame itself."""
+
+    def story(wrap):
+        call = wrap(fn)
+        for flag in flags:
+            try:
+                yield call(torch.ones(3), flag)
+            except NameError as error:
+                entry = error.__traceback__
+                while entry.tb_next is not None:
+                    entry = entry.tb_next
+                yield type(error), error.args, error.__context__, entry.tb_frame.f_code.co_name, entry.tb_lineno
+
+    check_same(story, least=None, **EAGER)

@@ -121,3 +121,53 @@ def test_what_only_the_garbage_collector_ends():
         assert dynacompile.compile(circle, **EAGER)(torch.ones(2))[0]() is not None
     finally:
         gc.enable()
+
+
+class Slotted:
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("target", [3, "text", None, (1,), [1], {}, slice(1), Slotted()], ids=lambda target: type(target).__name__)
+def test_what_has_no_weak_references(target):
+    def story(wrap):
+        def made(x):
+            y = x + 1
+            try:
+                return weakref.ref(target), y
+            except TypeError as error:
+                return str(error), y
+
+        called = wrap(made)
+        yield called(torch.ones(2))
+        yield called(torch.zeros(2))
+
+    check_same(story, least=None, **EAGER)
+
+
+@pytest.mark.parametrize("kind", [weakref.ref, weakref.proxy], ids=["reference", "proxy"])
+def test_a_weak_reference_that_is_dropped_before_its_target_calls_nothing(kind):
+    def story(wrap):
+        told = []
+
+        def replaced(x, holders):
+            y = x + 1
+            reference = kind(holders[0], lambda gone: told.append("gone"))
+            reference = None
+            holders.pop(0)
+            told.append("end")
+            return y, reference
+
+        def kept(x, holders):
+            y = x + 1
+            reference = kind(holders[0], lambda gone: told.append("gone"))
+            holders.pop(0)
+            told.append("end")
+            return y, reference is None
+
+        for function in (replaced, kept):
+            called = wrap(function)
+            for _ in range(2):
+                called(torch.ones(2), [Held(1)])
+                yield list(told)
+
+    check_same(story, least=None, **EAGER)

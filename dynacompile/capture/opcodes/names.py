@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.frames.table import opcode
-from dynacompile.capture.values.base import NULL
-from dynacompile.capture.values.cells import CellValue
+from dynacompile.capture.values.base import NULL, Lazy
+from dynacompile.capture.values.cells import UNBOUND, CellValue
 from dynacompile.capture.values.exceptions import raised_here
 from dynacompile.ir.source import Constant
 
@@ -80,7 +80,12 @@ def store_deref(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("DELETE_DEREF", effect=0)
 def delete_deref(f: SymbolicFrame, i: Instr) -> None:
-    filled_cell(f, i).write(f.cx, None)
+    cell = filled_cell(f, i)
+    if cell.content is None:
+        raise unsupported("would-raise", f"deleting variable {cell.name!r}")
+    if isinstance(cell.content, Lazy):  # another call may find the cell empty
+        f.cx.guard("TYPE", cell.content.source, cell.content.pytype())
+    cell.write(f.cx, None)
 
 
 def cell_at(f: SymbolicFrame, i: Instr) -> CellValue:
@@ -91,7 +96,7 @@ def cell_at(f: SymbolicFrame, i: Instr) -> CellValue:
 
 
 def filled_cell(f: SymbolicFrame, i: Instr) -> CellValue:
-    """A cell with a content. That one which was empty before the frame still is, in another call, is not guarded: Python raises then."""
+    """A cell with a content, or one that was empty before the frame. That it is so in another call, too, is not guarded: its access is left to Python."""
     cell = cell_at(f, i)
     if cell.content is None and (cell.overwritten is not None or not (cell.was_empty and cell.exists(own_cells=False))):
         raise unbound(f, i)
@@ -103,7 +108,7 @@ def unbound(f: SymbolicFrame, i: Instr) -> Raised:
     name = f.decoded.slots[i.arg]
     if i.arg >= f.decoded.first_free and name not in f.cx.codes.cellvars(f.decoded):
         return raised_here(f.cx, NameError, f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope", name=name)
-    return raised_here(f.cx, UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value")
+    return raised_here(f.cx, UnboundLocalError, UNBOUND.format(name))
 
 
 @opcode("LOAD_GLOBAL", effect=lambda arg, jump: 1 + (arg & 1))

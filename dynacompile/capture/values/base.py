@@ -216,16 +216,22 @@ def stepped(iterator: Iterator[Any], count: int) -> Iterator[Any]:
     return iterator
 
 
-HELD = frozenset({memoryview, decimal.Context})
-"""A view keeps its object from being resized; the flags and traps of a context point into it, and do not hold it."""
+HELD = frozenset({memoryview, decimal.Context, *weakref.ProxyTypes})
+"""A view keeps its object from being resized; the flags and traps of a context point into it, and do not hold it. A weak proxy does not tell whether it calls
+a function once its object is gone."""
 
 
 def has_finalizer(real: Any) -> bool:
     """Whether others can tell that the last reference to an object goes: its class has a `__del__`, a weak reference calls a function, or it is of HELD. A
-    node of autograd's loses its hooks, where nothing else holds it."""
+    node of autograd's loses its hooks, where nothing else holds it; a weak reference that is gone calls no function."""
     if is_a(real, (torch.Tensor, torch.nn.Module)):
         return False
-    if type(real) in HELD or any(defines(type(real), name) for name in ("__del__", "register_prehook")):
+    if (
+        type(real) in HELD
+        or is_a(real, weakref.ref)
+        and real.__callback__ is not None
+        or any(defines(type(real), name) for name in ("__del__", "register_prehook"))
+    ):
         return True
     return any(isinstance(r, weakref.ref) and r.__callback__ is not None for r in weakref.getweakrefs(real))
 

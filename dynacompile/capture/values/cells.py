@@ -23,6 +23,10 @@ class Cells:
         self.values: dict[int, CellValue] = {}
 
 
+UNBOUND = "cannot access local variable {!r} where it is not associated with a value"
+"""What Python says of a variable of the frame itself, a closure variable or not."""
+
+
 class CellValue(Value):
     """A closure cell. slot: its localsplus index in the frame being captured; free: its index among that frame's free variables.
 

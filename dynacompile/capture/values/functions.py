@@ -8,7 +8,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import Lazy, Method, Value, method_key, wraps
+from dynacompile.capture.values.base import Lazy, Method, Value, has_finalizer, method_key, wraps
 from dynacompile.capture.values.cells import CellValue, cell_value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.keys import key_of
@@ -362,6 +362,11 @@ class RefusedValue(CallableValue):
 
     def pytype(self) -> type:
         return type(self.real)
+
+    def is_pending(self) -> bool:
+        return has_finalizer(self.real)
+
+    ends_late = is_pending
 
     def truth(self, cx: Context) -> bool:
         if any(cx.lookup(self.pytype(), name) is not MISSING for name in ("__bool__", "__len__")):

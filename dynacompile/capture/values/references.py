@@ -223,4 +223,6 @@ def row_proxy(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value
 def row_reference(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
         raise unsupported("lifetime" if args and may_end(cx, args[0]) else "unknown-function", "what a weak reference with a callback refers to")
+    if not args[0].pytype().__weakrefoffset__:
+        raise unsupported("would-raise", f"a weak reference to {args[0].describe()}")
     return cx.state(MadeReferences).by_target.setdefault(args[0], MadeReference(args[0]))
