@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import enum
 import itertools
 import operator
 
@@ -470,3 +471,89 @@ def test_python_asks_the_metaclass_about_what_is_raised(answer):
 
 
 asked = []
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Meta(type):
+    pass
+
+
+class Failed(ValueError, metaclass=Meta):
+    def __init__(self, *args):
+        asked.append("init")
+
+
+def hash_of_a_tuple(x):
+    return hash((Color.RED, 1)) == 3, x + 1
+
+
+def text_of_a_tuple(x):
+    return str((Color.RED, 1)), repr([(Color.RED,)]), x + 1
+
+
+def equality_of_tuples(x):
+    return (Color.RED, 1) == (Color.RED, 1), (Color.RED, 1) in [(Color.RED, 2)], x + 1
+
+
+def raised_class(x):
+    try:
+        raise Failed
+    except ValueError:
+        return x + 1
+
+
+@pytest.mark.parametrize(
+    "function, owner, name, value",
+    [
+        (hash_of_a_tuple, Color, "__hash__", None),
+        (hash_of_a_tuple, Color, "__hash__", lambda self: 5),
+        (text_of_a_tuple, Color, "__repr__", lambda self: "shown"),
+        (equality_of_tuples, Color, "__eq__", lambda self, other: False),
+        (raised_class, Meta, "__call__", None),
+        (raised_class, Meta, "__call__", lambda cls: asked.append("called") or ValueError("other")),
+    ],
+    ids=["no hash", "a hash", "a text", "equality", "no call", "a call"],
+)
+def test_methods_that_python_asks_for_indirectly_come_and_go(function, owner, name, value):
+    def story(wrap):
+        called = wrap(function)
+        for step in range(3):
+            before = owner.__dict__.get(name)
+            if step == 1:
+                setattr(owner, name, value)
+            asked.clear()
+            try:
+                yield called(torch.ones(2))
+            except TypeError as error:
+                yield str(error)
+            finally:
+                yield list(asked)
+                if step == 1:
+                    delattr(owner, name) if before is None else setattr(owner, name, before)
+
+    check_same(story, least=None, **EAGER)
+
+
+def test_what_python_says_of_arguments_to_a_class_that_once_had_a_new():
+    def story(wrap):
+        class Once:
+            pass
+
+        def function(x):
+            try:
+                Once(3)
+            except TypeError as error:
+                return str(error), x + 1
+            return "made", x + 1
+
+        called = wrap(function)
+        yield called(torch.ones(2))
+        Once.__new__ = lambda cls, *args: object.__new__(cls)
+        yield called(torch.ones(2))
+        del Once.__new__
+        yield called(torch.ones(2))
+
+    check_same(story, least=None, **EAGER)

@@ -270,6 +270,7 @@ def exception_of(cx: Context, value: Value, refusal: str = "exceptions must deri
         raise unsupported("raise", f": {value.describe()}") from reason
     if not isinstance(cls, type) or not issubclass(cls, BaseException):
         raise raised_here(cx, TypeError, refusal)
+    refuse_own(cx, type(cls), "__call__")
     return make_exception(cx, cls, [], {})
 
 

@@ -77,13 +77,13 @@ def refuse_asked(cx: Context, function: Callable, constants: Sequence[Any]) -> N
     names = ASKED_BY.get(function, ()) if function.__hash__ is not None else ()
     owner = getattr(function, "__self__", None)
     if type(owner) is str and getattr(function, "__name__", "") == "format" or function is operator.mod and constants and type(constants[0]) is str:
-        names, constants = ("__format__", *TEXTS), list(reached(constants))
-    for value in constants if names else ():
+        names = ("__format__", *TEXTS)
+    for value in reached(constants) if names else ():  # what is asked asks its parts
         refuse_own(cx, type(value), *names)
 
 
 def reached(values: Iterable[Any]) -> Iterator[Any]:
-    """Values, and what tuples, lists, sets and dicts among them hold, which their texts show, too."""
+    """Values, and what tuples, lists, sets and dicts among them hold, of which their texts, hashes and comparisons are made."""
     for value in values:
         yield value
         if isinstance(value, (tuple, list, frozenset, set)):
