@@ -154,3 +154,34 @@ class SwiGlu(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Potential(nn.Module):
+    """Energies of molecules, with continuous filters over the distances of atoms (after SchNet, arXiv:1706.08566), and the forces, their gradients."""
+
+    def __init__(self, width: int = 64, layers: int = 3, bases: int = 32):
+        super().__init__()
+        self.embedding = nn.Embedding(20, width)
+        self.filters = nn.ModuleList(nn.Sequential(nn.Linear(bases, width), nn.Softplus(), nn.Linear(width, width)) for _ in range(layers))
+        self.into, self.out = (nn.ModuleList(nn.Linear(width, width) for _ in range(layers)) for _ in range(2))
+        self.head = nn.Sequential(nn.Linear(width, width // 2), nn.Softplus(), nn.Linear(width // 2, 1))
+        self.register_buffer("centers", torch.linspace(0, 5, bases))
+
+    def energy(self, kinds: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """kinds: (molecules, atoms). places: (molecules, atoms, 3). Gives (molecules,)."""
+        between = places[:, :, None] - places[:, None]
+        distance = (between.square().sum(-1) + 1e-6).sqrt()
+        bases = torch.exp(-10 * (distance[..., None] - self.centers).square())
+        near = 0.5 * (torch.cos(distance * (torch.pi / 5)) + 1) * (distance < 5)
+        x = self.embedding(kinds)
+        for filters, into, out in zip(self.filters, self.into, self.out, strict=True):
+            messages = (filters(bases) * near[..., None] * into(x)[:, None]).sum(2)
+            x = x + F.softplus(out(messages))
+        return self.head(x).sum((1, 2))
+
+    def forward(self, kinds: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.enable_grad():
+            places = places.detach().requires_grad_()
+            energy = self.energy(kinds, places)
+            (gradient,) = torch.autograd.grad(energy.sum(), places, create_graph=self.training)
+        return energy, -gradient

@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from scripts.workload_attention import ATTENTION
 from scripts.workload_loops import LOOPS
-from scripts.workload_models import Bert, ConvNet, Gpt, NormGeluNorm, ResNet50, SwiGlu
+from scripts.workload_models import Bert, ConvNet, Gpt, NormGeluNorm, Potential, ResNet50, SwiGlu
 from scripts.workload_products import PRODUCTS
 
 Step = Callable[[], torch.Tensor]
@@ -189,6 +189,27 @@ def norm_gelu_norm(device: str, compile: Compile) -> Step:
     return training(NormGeluNorm(768).to(device), (torch.randn(rows, 768, device=device, requires_grad=True),), compile, lambda y: (y * y).mean())
 
 
+def molecules(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Kinds and places of the atoms of some molecules."""
+    count = 4 if device == "cpu" else 64
+    return torch.randint(20, (count, 32), device=device), 3 * torch.randn(count, 32, 3, device=device)
+
+
+def forces(device: str, compile: Compile) -> Step:
+    compiled, given = compile(Potential().to(device).eval()), molecules(device)
+
+    def step() -> torch.Tensor:
+        with torch.no_grad():
+            return compiled(*given)[1]
+
+    return step
+
+
+def forces_training(device: str, compile: Compile) -> Step:
+    """The gradient of a loss of the forces goes through them, and so is a second derivative of the energy."""
+    return training(Potential().to(device), molecules(device), compile, lambda found: found[0].square().mean() + found[1].square().mean())
+
+
 def mlp_training(device: str, compile: Compile) -> Step:
     model = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.LayerNorm(1024), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 10)).to(device)
     x, y = torch.randn(256, 512, device=device), torch.randint(0, 10, (256,), device=device)
@@ -334,6 +355,8 @@ WORKLOADS: dict[str, Workload] = {
         Workload("flex_attention in a window, 4x8x4096x64, bf16, training", flexible(None, 4096, True), devices=("cuda",)),
         Workload("BERT-base, training 32x512, bf16", bert_training(), devices=("cuda",)),
         Workload("BERT-base, dropout, training 32x512, bf16", bert_training(0.1), devices=("cuda",)),
+        Workload("energies and forces of molecules", forces),
+        Workload("energies and forces of molecules, training", forces_training),
         Workload("ResNet-50, training 64x224, bf16", resnet_training, devices=("cuda",)),
         Workload("SwiGLU, training", swiglu_training),
         Workload("linear-GELU, 8192x4096x16384, bf16", linear_and(F.gelu), devices=("cuda",)),
