@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,8 +234,20 @@ def openmp_library() -> Path | None:
     if not maps.exists():
         return None
     found = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if OPENMP.search(line.rsplit("/", 1)[-1])}
-    torch_first = sorted(found, key=lambda p: ("torch" not in p, p))
-    return Path(torch_first[0]) if torch_first else None
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None and torch.origin is not None
+    return torchs_runtime(map(Path, found), Path(torch.origin).parent)
+
+
+def torchs_runtime(found: Iterable[Path], torch_folder: Path) -> Path | None:
+    """Of several OpenMP runtimes that a process has loaded, torch's: one in its folder, else one of the system. Other packages bring their own in folders
+    that end with .libs."""
+
+    def rank(library: Path) -> tuple[bool, bool, Path]:
+        own = torch_folder in library.parents or library.parent == torch_folder.with_suffix(".libs")
+        return not own, library.parent.suffix == ".libs", library
+
+    return min(found, key=rank, default=None)
 
 
 def compile_unit(text: str, flags: list[str]) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from dynacompile.build import build, cpp
-from dynacompile.build.cpp import HEADERS, compile_unit, openmp_library, unit_key, units
+from dynacompile.build.cpp import HEADERS, compile_unit, openmp_library, torchs_runtime, unit_key, units
 from dynacompile.build.processor import measure_here
 from dynacompile.codegen import generate
 from dynacompile.config import CompileConfig
@@ -175,6 +175,19 @@ other.start(); other.join()
 torch.set_num_threads(1); call()
 assert mapped() == before and len(before) == 1, (before, mapped())
 """
+
+
+@pytest.mark.parametrize(("torchs", "others"), [
+    ("/envs/torch/site-packages/torch/lib/libgomp.so.1", ["/envs/torch/site-packages/scikit_learn.libs/libgomp-e985bcbb.so.1.0.0", "/usr/lib/libgomp.so.1"]),
+    ("/envs/torch/site-packages/torch.libs/libgomp-0c.so.1", ["/envs/torch/site-packages/a.libs/libgomp-1.so.1", "/usr/lib/libgomp.so.1"]),
+    ("/envs/torch/lib/libiomp5.so", ["/envs/torch/site-packages/scikit_learn.libs/libgomp-e985bcbb.so.1.0.0"]),
+    (None, []),
+])  # fmt: skip
+def test_torchs_runtime_is_told_from_those_of_other_packages(torchs, others):
+    """Also where the environment has torch in its name."""
+    given = [*others, torchs] if torchs else others
+    found = [torchs_runtime(map(Path, order), Path("/envs/torch/site-packages/torch")) for order in (given, given[::-1])]
+    assert found == [Path(torchs) if torchs else None] * 2
 
 
 def test_one_openmp_runtime(tmp_path):

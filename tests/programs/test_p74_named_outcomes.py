@@ -132,7 +132,8 @@ def module_with_parameters(x):
 
 
 def state(x):
-    return x * len(SHARED.state_dict())
+    with SHARED.register_forward_hook(lambda *given: None):
+        return x * 2
 
 
 def resized(x):
