@@ -29,7 +29,8 @@ from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
-from dynacompile.capture.values.sets import SetValue
+from dynacompile.capture.values.set_tables import Table
+from dynacompile.capture.values.sets import SetValue, table_of
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_function
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.namespaces import defines
@@ -216,14 +217,20 @@ def row_list(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(set)
 def row_set(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], SetValue):
-        return SetValue(list(args[0].content.values()), None, args[0].real)
-    return SetValue(as_keys(cx, args[0].elements(cx)) if args else [])
+        return SetValue.of(dict(args[0].content), None if args[0].table is None else args[0].table.derived("copy"))
+    made = SetValue(as_keys(cx, args[0].elements(cx)) if args else [])
+    if args and (table := table_of(args[0])) is not None:
+        made.table = Table()
+        made.table.do("update", table)
+    return made
 
 
 @handles(frozenset)
 def row_frozenset(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], ConstantValue) and type(args[0].value) is frozenset:
         return args[0]
+    if args and (given := table_of(args[0])) is not None:
+        return ConstantValue(frozenset(given.keys if isinstance(given, Table) else given))
     return cx.pure(frozenset, [TupleValue(a.elements(cx)) for a in args], kwargs)
 
 

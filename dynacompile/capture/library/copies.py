@@ -130,7 +130,7 @@ def deep_copy(cx: Context, value: Value, memo: dict[Value, Value]) -> Value:
         for key in value.keys(cx):
             made.put(deep_copy(cx, value.content[key][0], memo), deep_copy(cx, value.at(cx, key), memo))  # type: ignore[attr-defined]
     elif isinstance(value, SetValue) and all(isinstance(v, ConstantValue) for v in value.content.values()):
-        made = SetValue(list(value.content.values()))
+        made = SetValue(list(value.content.values()), ordered=False) if value.table is None else SetValue(value.elements(cx))
     elif type(value) is TensorValue and copies_by_itself(value) and not any(isinstance(v, TensorValue) for v in memo):
         made = cx.op("call_method", "clone", [value], {})
     elif isinstance(value, InstanceDict) and isinstance(value.owner, ObjectValue):

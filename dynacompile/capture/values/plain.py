@@ -8,6 +8,7 @@ from dynacompile.capture.breaks import NotConstant
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.set_tables import Recipe, replayed
 from dynacompile.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ def plain(value: Value) -> Any:
     """The object itself, of new containers. Raises NotConstant where a part is not known."""
     if isinstance(value, (ListValue, SetValue)) or type(value) is DictValue and value.cls is dict:
         if isinstance(value, SetValue):
-            if value.real is not None:  # its order is not known
+            if value.table is None:  # its order is not known
                 raise NotConstant(value.describe())
-            return {plain(item) for item in value.content.values()}
+            return replayed(Recipe(value.table.recipe))
         if isinstance(value, DictValue):
             return {plain(key): plain(value.settled(hashed)) for hashed, (key, _) in value.content.items()} if value.known_keys else fail(value)
         return value.cls(plain(value.settled(i)) for i in range(len(value.items)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictView
-from dynacompile.capture.values.sets import UNORDERED, SetValue
+from dynacompile.capture.values.sets import SetValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -21,14 +22,18 @@ def set_binary(cx: Context, name: str, left: Value, right: Value) -> Value | Non
     views = [isinstance(v, DictView) and v.kind != "values" for v in (left, right)]
     if not views[0] and not all(view or issubclass(v.pytype(), (set, frozenset)) for v, view in zip((left, right), views)):
         return None
-    if isinstance(left, SetValue) and not views[1]:
+    if isinstance(left, SetValue) and (not views[1] or name == "or_"):  # a view adds its elements one by one
         return left.method(cx, SET_METHODS[name], [right], {})
     if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         return None
+    if isinstance(left, ConstantValue) and isinstance(right, SetValue) and right.table is not None:
+        return ConstantValue(getattr(operator, name)(left.value, right.table.keys))
     elements = list(left.content.values()) if isinstance(left, SetValue) else left.elements(cx)
-    found = SetValue(elements, None, UNORDERED).method(cx, SET_METHODS[name], [right], {})
+    found = SetValue(elements, ordered=False).method(cx, SET_METHODS[name], [right], {})
     if left.pytype() is not frozenset or any(views):
         return found
+    if len(found.content) > 1:  # type: ignore[attr-defined]
+        raise unsupported("unknown-operation", "a frozenset whose order is not known")
     return cx.pure(frozenset, [ConstantValue(tuple(v.constant() for v in found.content.values()))], {})  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,9 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, builtin_attribute, no_attribute, stepped, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.keys import check_numbers, is_found_by_identity, is_known_key, key_in, key_of, known_key
-from dynacompile.capture.values.sequence import SequenceIterator, TupleValue, ended
+from dynacompile.capture.values.mapping import DictLike, DictValue
+from dynacompile.capture.values.sequence import SequenceIterator, SequenceValue, TupleValue, ended
+from dynacompile.capture.values.set_tables import Recipe, Table, replayed
 from dynacompile.cpython import RUNNING
 from dynacompile.ir.namespaces import defines
 from dynacompile.ir.source import Constant, Source
@@ -25,9 +27,6 @@ CHANGES = frozenset("add discard remove pop update clear difference_update inter
 
 
 REPLAYED = frozenset({"add", "discard", "remove", "clear", "update"})
-
-
-UNORDERED: set = set()  # stands for the set that one was made of, where there is none
 
 
 def outdated() -> Iterator[Any]:
@@ -77,22 +76,36 @@ class SetIterator(SequenceIterator):
 
 
 class SetValue(Value):
-    """real: a set that exists before the frame, which this one is, or was made of: its order is not known.
+    """content: key -> element. table: a set of the keys that has the same history; None where that is not known: of one that exists before the frame, was
+    made of such a one, or has keys that are no constants. changes: how often a method that changes sets was called."""
 
-    content: key -> element. Iteration runs in insertion order, so it is refused where Python's order is another: see `elements`.
-    changes: how often a method that changes sets was called."""
-
-    def __init__(self, elements: Sequence[Value], source: Source | None = None, real: set | None = None):
-        self.source, self.real, self.changes = source, real, 0
+    def __init__(self, elements: Sequence[Value], source: Source | None = None, ordered: bool = True):
+        self.source, self.changes = source, 0
+        self.table = Table() if ordered and source is None else None
         self.log: list[tuple[Callable, list[Value]]] = []  # changes of a set that exists before the frame
         self.content: dict[Hashable, Value] = {}
         for element in elements:
             self.put(element)
 
+    @classmethod
+    def of(cls, content: dict[Hashable, Value], table: Table | None) -> SetValue:
+        made = cls([])
+        made.content, made.table = content, table
+        return made
+
     def put(self, element: Value) -> None:
         hashed = key_of(element)
         check_numbers(hashed, self.content)
         self.content.setdefault(hashed, element)
+        if self.table is not None and is_known_key(hashed):
+            self.table.do("add", hashed)
+        else:
+            self.table = None
+
+    def drop(self, hashed: Hashable) -> None:
+        self.content.pop(hashed, None)
+        if self.table is not None:
+            self.table.do("discard", hashed)
 
     def pytype(self) -> type:
         return set
@@ -107,17 +120,14 @@ class SetValue(Value):
         return ConstantValue(key_in(cx, item, self.source, self.content) in self.content)
 
     def elements(self, cx: Context) -> list[Value]:
-        """Elements in the order that Python's set would give, known for constants only."""
+        """Elements in the order that Python's set gives, known for constants only."""
         if len(self.content) <= 1:
             return list(self.content.values())
         if any(isinstance(key, (Value, KeyOf)) or not is_known_key(key) for key in self.content):  # whose order goes by where in memory they are
             raise unsupported("unknown-operation", "iteration over a set of objects")
-        if self.real is not None:  # its order depends on its history
-            raise unsupported("unknown-operation", f"iteration over {'a set' if self.real is UNORDERED else self.describe()}, whose order is not known")
-        ordered = set()
-        for key in self.content:
-            ordered.add(key)
-        return [self.content[key] for key in ordered]
+        if self.table is None:
+            raise unsupported("unknown-operation", f"iteration over {self.describe() if self.source else 'a set'}, whose order is not known")
+        return [self.content[key] for key in self.table.keys]
 
     def iterate(self, cx: Context) -> IteratorValue:
         return SetIterator(self, self.elements(cx))
@@ -140,28 +150,39 @@ class SetValue(Value):
         elif name == "add" and len(args) == 1:
             self.put(args[0])
         elif name == "discard" and len(args) == 1:
-            self.content.pop(key_of(args[0]), None)
+            self.drop(key_of(args[0]))
         elif name == "remove" and len(args) == 1 and key_of(args[0]) in self.content:
-            del self.content[key_of(args[0])]
+            self.drop(key_of(args[0]))
         elif name == "difference_update":
             for other in args:
-                for element in list(other.content.values()) if isinstance(other, SetValue) else other.each(cx):
-                    self.content.pop(key_of(element), None)
+                gone = [key_of(element) for element in (list(other.content.values()) if isinstance(other, SetValue) else other.each(cx))]
+                for hashed in gone:
+                    self.content.pop(hashed, None)
+                if self.table is not None and all(map(is_known_key, gone)):
+                    self.table.do("difference_update", gone)
+                else:
+                    self.table = None
         elif name in ("intersection_update", "symmetric_difference_update") and len(args) == 1:
+            given = table_of(args[0])
             self.content = self.method(cx, name.removesuffix("_update"), args, {}).content  # type: ignore[attr-defined]
-        elif name == "pop" and not args and len(self.content) == 1 and self.source is None:  # of several, it depends on the set's history which one goes
-            return self.content.popitem()[1]
+            if self.table is None or given is None:
+                self.table = None
+            else:
+                self.table.do(name, given)
+        elif name == "pop" and not args and self.source is None:
+            return self.pop(cx)
         elif name == "clear":
             self.content.clear()
+            if self.table is not None:
+                self.table.do("clear")
         elif name in ("union", "__or__"):
-            unordered = next((a.real for a in (self, *args) if isinstance(a, SetValue) and a.real is not None), None)
-            merged = SetValue(list(self.content.values()), None, unordered)
+            merged = self.copy()
             merged.method(cx, "update", args, {})
             return merged
         elif name == "copy":
-            return SetValue(list(self.content.values()), None, self.real)
+            return self.copy()
         elif name == "intersection" and len(args) == 1 and not isinstance(args[0], (SetValue, ConstantValue)):  # an element is looked for when it is taken
-            found = SetValue([], None, self.real)
+            found = SetValue([])
             for element in args[0].each(cx):
                 if self.contains(cx, element).truth(cx):
                     found.put(element)
@@ -169,18 +190,19 @@ class SetValue(Value):
                         break
             return found
         elif name == "difference" and len(args) == 1 and not isinstance(args[0], (SetValue, ConstantValue)):  # of the set as it is before one is taken
-            rest = SetValue(list(self.content.values()), None, self.real)
+            rest = self.copy()
             rest.method(cx, "difference_update", args, {})
             return rest
         elif name in ("difference", "__sub__", "intersection", "__and__") and len(args) == 1:
             other = SetValue(args[0].elements(cx)) if not isinstance(args[0], SetValue) else args[0]
             keep = name in ("intersection", "__and__")
-            return SetValue([v for k, v in self.content.items() if (k in other.content) == keep], None, self.real if self.real is not None else other.real)
+            content = {k: v for k, v in self.content.items() if (k in other.content) == keep}
+            return SetValue.of(content, computed(self, "intersection" if keep else "difference", args[0]))
         elif name in ("symmetric_difference", "__xor__") and len(args) == 1:
             other = args[0] if isinstance(args[0], SetValue) else SetValue(args[0].elements(cx))
             either = {**self.content, **other.content}
-            kept = [v for k, v in either.items() if (k in self.content) != (k in other.content)]
-            return SetValue(kept, None, self.real if self.real is not None else other.real)
+            content = {k: v for k, v in either.items() if (k in self.content) != (k in other.content)}
+            return SetValue.of(content, computed(self, "symmetric_difference", args[0]))
         elif name in ("isdisjoint", "issuperset") and len(args) == 1 and not isinstance(args[0], SetValue):  # which end at the first element that decides
             decides = name == "isdisjoint"
             return ConstantValue(not any(self.contains(cx, element).truth(cx) == decides for element in args[0].each(cx)))
@@ -204,8 +226,24 @@ class SetValue(Value):
             key_in(cx, item, self.source, self.content)
         self.log.append((getattr(set, name), args))
 
+    def copy(self) -> SetValue:
+        return SetValue.of(dict(self.content), None if self.table is None else self.table.derived("copy"))
+
+    def pop(self, cx: Context) -> Value:
+        """The element that Python's set gives up first. Of one whose order is not known, the only one."""
+        if not self.content:
+            raise raises(KeyError, "pop from an empty set")
+        if self.table is None:
+            self.elements(cx)
+            return self.content.popitem()[1]
+        return self.content.pop(self.table.do("pop"))
+
     def take(self, cx: Context, other: Value) -> None:
         """self.update(other), which has what came so far, where another element is asked for."""
+        if self.table is not None and not isinstance(other, IteratorValue) and (given := table_of(other)) is not None:
+            self.table.do("update", given)
+        elif isinstance(other, SetValue) or isinstance(other, DictLike) and other.cls is dict:
+            self.table = None
         for element in list(other.content.values()) if isinstance(other, SetValue) else other.each(cx):
             if self.source is not None:
                 self.log.append((set.add, [element]))
@@ -227,9 +265,35 @@ class SetValue(Value):
         return list(self.content.values())
 
     def rebuild(self, out: Writer) -> None:
+        if self.table is not None and any(name != "add" for name, _ in self.table.recipe):
+            out.callee(replayed)
+            out.const(Recipe(self.table.recipe))
+            out.call(1)
+            return
+        if self.table is None and len(self.content) > 1 and all(map(is_known_key, self.content)):
+            raise unsupported("rebuild", "a set whose order is not known")
         for element in self.content.values():
             out.value(element)
         out.emit("BUILD_SET", len(self.content))
+
+
+def table_of(value: Value) -> Any:
+    """What a method of sets is given for a value, in its place, where the order of its elements is known."""
+    if isinstance(value, SetValue):
+        return value.table
+    if isinstance(value, ConstantValue) and isinstance(value.value, (set, frozenset, tuple, str, bytes, range)):
+        return value.value if all(map(is_known_key, value.value)) else None
+    if isinstance(value, DictValue) and value.cls is dict and all(map(is_known_key, value.content)):
+        return dict.fromkeys(value.content)
+    if isinstance(value, SequenceValue) and value.source is None and all(isinstance(item, ConstantValue) and is_known_key(item.value) for item in value.items):
+        return [item.constant() for item in value.items]
+    return None
+
+
+def computed(left: SetValue, name: str, right: Value) -> Table | None:
+    """The table of the result of a method."""
+    other = table_of(right)
+    return None if left.table is None or other is None else left.table.derived(name, other)
 
 
 @wraps(set)
@@ -239,6 +303,6 @@ def wrap_set(cx: Context, real: set, source: Source) -> Value:
         raise unsupported("unknown-object", f"{source.text()}, a set of objects")
     cx.guard("TYPE", source, set)
     cx.guard("SET", source, frozenset(real))
-    made = SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real if e not in by_identity], source, real)
+    made = SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real if e not in by_identity], source)
     made.content |= {e: Lazy(cx, e, Constant(e, f"a {type(e).__name__}")) for e in by_identity}
     return made

@@ -1,0 +1,111 @@
+"""Sets that the frame makes give their elements in the order that Python's sets have, which goes by all that was done to them."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+import torch
+
+import dynacompile
+from tests.checking import check
+from tests.scenarios import check_same
+
+
+def removed(x):
+    s = {33, 1, *range(2, 40)}
+    for i in range(2, 40):
+        if i != 33:
+            s.discard(i)
+    return x, list(s), [v + 1 for v in s], s
+
+
+def subtracted(x):
+    s = {33, 1, *range(2, 40)}
+    t = s - set(range(2, 33)) - set(range(34, 40))
+    return x, list(t), list(t | {9}), list(t & s), list(t ^ {1, 65, 129}), sorted(t)
+
+
+def replaced(x):
+    s = set(range(0, 64, 8))
+    s.remove(0)
+    s.add(64)
+    return x, list(s), list(s.copy()), list(copy.copy(s)), list(copy.deepcopy(s)), list(set(s)), list(set(s | {1}))
+
+
+def popped(x):
+    s, taken = set(range(0, 80, 8)), []
+    while len(s) > 2:
+        taken.append(s.pop())
+        x = x + taken[-1]
+    s.add(640)
+    taken.append(s.pop())
+    try:
+        while True:
+            taken.append(s.pop())
+    except KeyError as error:
+        return x, taken, error.args
+
+
+def of_a_dict(x):
+    d = dict.fromkeys(range(0, 200, 8))
+    return x, list(set(d)), list({*d}), list(set(d.keys())), list(set(d.values())), list(set("hello world"))
+
+
+def updated(x):
+    s = {33, 1}
+    s.update(range(40), [65, 129], {257: 1}, {513, 0})
+    s.difference_update(range(2, 40))
+    s.intersection_update({1, 33, 65, 129, 7})
+    s.symmetric_difference_update([9, 33, 17])
+    s |= {41, 49}
+    s -= {41}
+    return x, list(s), list(s), len(s)
+
+
+@pytest.mark.parametrize("fn", [removed, subtracted, replaced, popped, of_a_dict, updated])
+def test_in_one_graph(fn):
+    check(fn, torch.ones(2), options={"backend": "eager", "fullgraph": True}, graphs=None)
+
+
+@pytest.mark.parametrize("take", [0, 1, 3])
+def test_behind_a_break(take):
+    def goes_on(x):
+        s = {33, 1, *range(2, 40)}
+        s -= set(range(2, 33))
+        first = [s.pop() for _ in range(take)]
+        dynacompile.graph_break()
+        s.add(2)
+        return x + 1, first, list(s), [s.pop() for _ in range(len(s))]
+
+    check_same(lambda wrap: iter([wrap(goes_on)(torch.ones(2)) for _ in range(2)]), backend="eager", least=None)
+
+
+STEPS = """
+s.add(K); s.discard(K); s.update(range(K % 50, K % 50 + 9)); s.update([K, K + 64, K + 8]); s.update({K: 1, K * 8: 2}); s.update({K, 3 * K, 5}); s = s | {K, 2};
+s = s - {K, K + 1}; s = s & (s | {K}); s = s ^ {K, 8 * K}; s = set(s); s = s.copy(); s = set(sorted(s)); s = {*s, K}; out.append(s.pop() if s else None);
+out.append(list(s)); out.append([v for v in s if v % 2]); s.difference_update(range(K)); s = set(list(s)); s.symmetric_difference_update({K, K + 8});
+s.intersection_update(s | {K}); s = {v * 8 % 257 for v in s}; s = copy.deepcopy(s); s |= {K: 0}.keys(); s = set({K: 0, 9 * K: 1}); s = set(frozenset(s));
+out.append(list(frozenset(s) | s)); out.append(list(frozenset(range(K)) & s)); out.append(list(frozenset({K: 1, 9: 2, K + 8: 3})));
+out.append(list(frozenset(s) - {K})); out.append(list(s - frozenset({K, 33})))
+"""
+
+
+def drawn(seed: int) -> str:
+    rng = random.Random(seed)
+    lines = ["def program(x):", "    out = []", f"    s = {{{', '.join(str(rng.randrange(600)) for _ in range(rng.randrange(1, 30)))}}}"]
+    for _ in range(rng.randrange(1, 10)):
+        lines.append("    " + rng.choice(STEPS.split(";")).strip().replace("K", str(rng.choice((1, 8, 33, 64, 128, rng.randrange(600))))))
+    return "\n".join([*lines, "    return x + len(s), out, list(s)"])
+
+
+@pytest.mark.parametrize("first", range(0, 600, 200))
+def test_drawn_programs(first):
+    for seed in range(first, first + 200):
+        scope: dict = {"copy": copy}
+        exec(drawn(seed), scope)
+        x = torch.ones(1)
+        want = scope["program"](x)
+        got = dynacompile.compile(scope["program"], backend="eager", isolate_recompiles=True)(x)
+        assert repr(got) == repr(want), f"seed {seed}\n{drawn(seed)}\n{want}\n{got}"
