@@ -49,6 +49,14 @@ MAKERS: dict[type, Callable[[type], Value]] = {}
 """Classes whose subclasses have objects of a kind of their own, and how such an object is made."""
 
 
+def has_member(cls: type, value: object) -> bool:
+    """Whether an enumeration has a member of that value, or the value is one: then no code of the class is asked for it."""
+    try:
+        return type(value) is cls or value in cls._value2member_map_  # type: ignore[attr-defined]
+    except TypeError:  # it has no hash, and is looked for among the members
+        return False
+
+
 class ClassValue(Value):
     """A class. Calling it runs the builtin's row, or makes a new object whose __init__ is inlined."""
 
@@ -182,8 +190,8 @@ class ClassValue(Value):
     def make(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """type.__call__."""
         if isinstance(self.real, enum.EnumMeta):
-            refuse_own(cx, self.real, "_missing_", "__new__", "__init__")
-        if isinstance(self.real, enum.EnumMeta) or self.real in COMPUTED:
+            return self.member(cx, args, kwargs)
+        if self.real in COMPUTED:
             return cx.pure(self.real, args, kwargs)
         if self.real.__bases__ == (dict,) and typing.is_typeddict(self.real):
             return cx.class_value(dict, None).call(cx, args, kwargs)
@@ -210,6 +218,21 @@ class ClassValue(Value):
         elif (args or kwargs) and new is object.__new__:
             raise raises(TypeError, f"{self.real.__name__}() takes no arguments", known=False)  # it is another text where the class once had a __new__
         return made
+
+    def member(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The member of an enumeration with a value, or what its `_missing_` gives for one that no member has."""
+        missing = cx.lookup(self.real, "_missing_")
+        alone = len(args) == 1 and not kwargs
+        if alone and has_member(self.real, args[0].constant()):
+            return cx.pure(self.real, args, kwargs)
+        if alone and is_own(self.real, "_missing_", missing) and isinstance(missing, classmethod):
+            found = self.get_attr(cx, "_missing_").call(cx, args, {})
+            if is_none(found):
+                raise raises(ValueError, f"{args[0].constant()!r} is not a valid {self.real.__qualname__}")
+            if isinstance(found, ConstantValue) and isinstance(found.value, self.real):
+                return found
+        refuse_own(cx, self.real, "_missing_", "__new__", "__init__")
+        return cx.pure(self.real, args, kwargs)
 
     def allocate(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The new object as __new__ gives it."""
