@@ -105,7 +105,8 @@ def test_numbers_are_those_of_lightnings_callback(tmp_path):
     of_lightning = L.Trainer(max_steps=8, default_root_dir=tmp_path, callbacks=[DynamoCallback({**settings, "trace": False})], **quiet)
     of_lightning.fit(Regression(), loader())
     names = {name for name in of_lightning.callback_metrics if name.startswith("compile/") and name.count("/") == 1}
-    assert {name for name in logged if name.count("/") == 1} == names and {"compile/speedup", "compile/payoff_step", "compile/recompiles"} <= names
+    pays = {"compile/payoff_step"}  # is told where compiled steps were faster
+    assert {name for name in logged if name.count("/") == 1} - pays == names - pays and {"compile/speedup", "compile/recompiles"} <= names
     known = json.loads((tmp_path / "dynacompile" / "summary.json").read_text())["compile"]
     assert {name.removeprefix("compile/"): value for name, value in logged.items()} == known
 

@@ -104,7 +104,7 @@ class SetValue(Value):
 
     def drop(self, hashed: Hashable) -> None:
         self.content.pop(hashed, None)
-        if self.table is not None:
+        if self.table is not None and is_known_key(hashed):
             self.table.do("discard", hashed)
 
     def pytype(self) -> type:
@@ -155,13 +155,10 @@ class SetValue(Value):
             self.drop(key_of(args[0]))
         elif name == "difference_update":
             for other in args:
-                gone = [key_of(element) for element in (list(other.content.values()) if isinstance(other, SetValue) else other.each(cx))]
-                for hashed in gone:
-                    self.content.pop(hashed, None)
-                if self.table is not None and all(map(is_known_key, gone)):
-                    self.table.do("difference_update", gone)
-                else:
-                    self.table = None
+                for element in list(other.content.values()) if isinstance(other, SetValue) else other.each(cx):
+                    self.drop(key_of(element))
+                if self.table is not None:  # which is made smaller at the end where much has gone
+                    self.table.do("difference_update", ())
         elif name in ("intersection_update", "symmetric_difference_update") and len(args) == 1:
             given = table_of(args[0])
             self.content = self.method(cx, name.removesuffix("_update"), args, {}).content  # type: ignore[attr-defined]
