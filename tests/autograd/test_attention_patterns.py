@@ -321,7 +321,7 @@ def biased(number):
 @pytest.mark.parametrize("dead", [False, True], ids=["", "one query sees nothing"])
 @pytest.mark.parametrize("number", [-math.inf, torch.finfo(torch.float32).min, -1e9])
 @pytest.mark.parametrize("make", [filled, chosen, biased])
-@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+@pytest.mark.parametrize("backend", [pytest.param("aot_eager", marks=pytest.mark.further), "default"])
 @pytest.mark.parametrize("grad", [True, False], ids=["training", "inference"])
 def test_masks_of_inputs(make, number, dead, backend, grad):
     """Eager gives NaN to queries that see nothing, or the mean of the values, and gradients to match."""

@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensorMode
 import dynacompile
 from dynacompile import native
 
-ROUNDS = 30
+ROUNDS = 20
 MOST_COLLECTIONS = 8  # what is reached through C++ alone is found once what reaches it is gone
 X = torch.ones(4, 4)
 

@@ -11,11 +11,11 @@ from tests.fuzz.language.programs import NAMES_FROM, OBJECTS_FROM, SHORT_FROM, W
 from tests.fuzz.language.shrink import shrink
 
 PART = 40
-THROUGH_ALL_STAGES = range(0, 200, 25)
+THROUGH_ALL_STAGES = range(0, 120, 15)
 
 
 @pytest.mark.parametrize(
-    ("first", "count"), [(first, PART) for first in range(0, 200, PART)] + [(first, 16) for first in (WIDER_FROM, NAMES_FROM, OBJECTS_FROM, SHORT_FROM)]
+    ("first", "count"), [(first, PART) for first in range(0, 120, PART)] + [(first, 10) for first in (WIDER_FROM, NAMES_FROM, OBJECTS_FROM, SHORT_FROM)]
 )
 def test_as_in_eager(first, count):
     for seed in range(first, first + count):
