@@ -66,3 +66,22 @@ def test_as_in_eager(fn, values):
 def test_what_is_missing_is_in_the_graph():
     compiled = dynacompile.compile(pads, fullgraph=True, backend="eager", isolate_recompiles=True)
     assert torch.equal(compiled(torch.ones(2), True), torch.full((2,), 2.0))
+
+
+def test_a_property_that_the_metaclass_gets_later():
+    def asks(x, level):
+        return x * (2 if getattr(level, "extra", 9) else 3)
+
+    def story(wrap):
+        meta = type("Meta", (enum.EnumMeta,), {})
+        level = meta("Level", (enum.Enum,), enum.EnumMeta.__prepare__("Level", (enum.Enum,)))
+        run = wrap(asks)
+        yield run(torch.ones(2), level)
+        level.extra = 0
+        yield run(torch.ones(2), level)
+        meta.extra = property(lambda cls: len(cls) + 1)
+        yield run(torch.ones(2), level)
+        del meta.extra
+        yield run(torch.ones(2), level)
+
+    check_same(story, backend="eager", least=None)

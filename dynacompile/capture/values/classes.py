@@ -116,7 +116,8 @@ class ClassValue(Value):
         raw, above = cx.lookup(self.real, name), cx.lookup(type(self.real), name)
         if above is not MISSING and is_data_descriptor(above) and is_of_type(name, above):
             return self.field(cx, name)
-        if above is not MISSING and (raw is MISSING or is_data_descriptor(above)) and not isinstance(self.real, enum.EnumMeta):
+        is_enum = isinstance(self.real, enum.EnumMeta) and not is_own(type(self.real), name, above)
+        if above is not MISSING and (raw is MISSING or is_data_descriptor(above)) and not is_enum:
             if isinstance(above, (types.FunctionType, property, classmethod, staticmethod)):
                 return bind_descriptor(cx, above, self, cx.class_value(type(self.real), None), name, class_source(type(self.real), name))
             if isinstance(above, IN_C):
