@@ -224,9 +224,7 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     try:
         pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     except BeyondInputs as reason:
-        if not reason.outputs:
-            raise
-        return with_beyond(compile_part(detached(graph, reason.outputs), fakes, env), reason.outputs)
+        return past_inputs(reason, compile_part, graph, fakes, env)
     forward = begin_kernels(planned(pair.forward, env), env)
     later = replace(env, rely=None, meanwhile=None)  # guards hold when the forward runs
     plans = [planned(g, later, saved, early) for (g, saved), early in zip(backward_graphs(pair), given_early(pair, env), strict=True)]
@@ -235,6 +233,13 @@ def compile_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env)
     if env.config.background:  # the call that would wait for the backward is to wait for nothing
         backwards = [disable(functools.partial(given, finish())) for finish in backwards]
     return joined(forward_call, backwards, pair, graph, fakes, [plan.gives() for plan in plans])
+
+
+def past_inputs(reason: BeyondInputs, compile_one: Callable[..., GraphCall], graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> GraphCall:
+    """The callable of a graph that was refused for outputs whose gradients come to no input: it is compiled without the history of these."""
+    if not reason.outputs:
+        raise reason
+    return with_beyond(compile_one(detached(graph, reason.outputs), fakes, env), reason.outputs)
 
 
 def whole(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -> tuple[torch.fx.GraphModule, list[object]]:
@@ -347,9 +352,7 @@ def trace_part(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env) -
     try:
         pair: ForwardBackward = stage("differentiate", env, differentiate, graph, fakes, env)
     except BeyondInputs as reason:
-        if not reason.outputs:
-            raise
-        return with_beyond(trace_part(detached(graph, reason.outputs), fakes, env), reason.outputs)
+        return past_inputs(reason, trace_part, graph, fakes, env)
     backwards = [functools.partial(given, code_of(g)) for g, _ in backward_graphs(pair)]
     return joined(code_of(pair.forward), backwards, pair, graph, fakes)
 

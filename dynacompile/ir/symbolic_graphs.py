@@ -40,9 +40,10 @@ ALONE = (required, picked, placed)  # what runs by itself, where its numbers are
 
 
 def at_zero(place: Any) -> Any:
+    """The place with zeros for the ints that only a run shows. Tensors of several ints stay: what they give is no view, and has their sizes."""
     if isinstance(place, (tuple, list)):
         return tuple(map(at_zero, place))
-    return 0 if shown_by_run(place) else place
+    return 0 if shown_by_run(place) and not (isinstance(place, torch.Tensor) and place.dim()) else place
 
 
 def shown_by_run(place: Any) -> bool:

@@ -69,6 +69,21 @@ def test_in_one_graph(fn):
     check(fn, torch.ones(2), options={"backend": "eager", "fullgraph": True}, graphs=None)
 
 
+@pytest.mark.parametrize("make", [lambda n: dict.fromkeys(range(n)), lambda n: list(range(n)), lambda n: tuple(range(n)), lambda n: set(range(n)), str])
+@pytest.mark.parametrize("cls", [set, frozenset])
+def test_what_it_is_made_of_is_guarded(cls, make):
+    def makes(x, given):
+        made = cls(given)
+        return x + len(made), sorted(made)
+
+    def story(wrap):
+        run = wrap(makes)
+        for n in (2, 2, 5, 12):
+            yield run(torch.ones(2), make(n))
+
+    check_same(story, backend="eager", least=None)
+
+
 @pytest.mark.parametrize("take", [0, 1, 3])
 def test_behind_a_break(take):
     def goes_on(x):

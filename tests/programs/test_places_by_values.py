@@ -56,6 +56,17 @@ class Reads(Queue):
         self.place %= 8
 
 
+class Several(Queue):
+    """At a place and at several others, which gives a copy."""
+
+    def enqueue(self, keys):
+        place, rows = int(self.place), torch.tensor([0, 2])
+        self.queue[rows, place] = keys[0, :2]
+        self.read = self.queue[rows, place].sum() + self.queue[1:, place].sum() + self.queue[rows, place].shape[0]
+        self.queue[0, place] = self.read
+        self.place[0] = (place + 3) % 8
+
+
 class Backwards(Queue):
     """Places before zero, and quotients of them."""
 
@@ -87,9 +98,9 @@ def outcome(module, x):
 
 @pytest.mark.parametrize("fullgraph", [True, False])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
-@pytest.mark.parametrize("cls", [Slices, Columns, Reads, Backwards, Beyond])
+@pytest.mark.parametrize("cls", [Slices, Columns, Reads, Several, Backwards, Beyond])
 def test_queues(cls, backend, fullgraph):
-    if fullgraph and cls is Reads and backend != "eager":
+    if fullgraph and cls in (Reads, Several) and backend != "eager":
         pytest.skip("a view of what the graph writes is an input of a part of the graph, which is refused by name")
     torch.manual_seed(0)
     eager, ours = cls(), cls()

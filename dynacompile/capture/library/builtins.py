@@ -229,9 +229,10 @@ def row_set(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_frozenset(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], ConstantValue) and type(args[0].value) is frozenset:
         return args[0]
+    elements = [TupleValue(a.elements(cx)) for a in args if not isinstance(a, SetValue) or a.table is None]  # which guards what they are
     if args and (given := table_of(args[0])) is not None:
         return ConstantValue(frozenset(given.keys if isinstance(given, Table) else given))
-    return cx.pure(frozenset, [TupleValue(a.elements(cx)) for a in args], kwargs)
+    return cx.pure(frozenset, elements, kwargs)
 
 
 def make_dict(cls: type) -> None:

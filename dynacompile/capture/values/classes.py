@@ -54,7 +54,7 @@ def has_member(cls: type, value: object) -> bool:
     try:
         return type(value) is cls or value in cls._value2member_map_  # type: ignore[attr-defined]
     except TypeError:  # it has no hash, and is looked for among the members
-        return False
+        return any(member.value == value for member in cls.__members__.values())  # type: ignore[attr-defined]
 
 
 class ClassValue(Value):

@@ -373,7 +373,7 @@ def divided(cx: Context, name: str, number: Any, divisor: Any) -> Value | None:
 
 def divided_by_torch(cx: Context, name: str, number: torch.SymInt, divisor: int) -> Value:
     """The same of a number that depends on values, as an operation that a run performs. torch rounds down as Python does."""
-    whole = cx.op("call_function", torch.scalar_tensor, [cx.of(number)], {"dtype": ConstantValue(torch.int64)})
+    whole = cx.op("call_function", torch.scalar_tensor, [cx.of(number)], {"dtype": ConstantValue(torch.int64), "device": ConstantValue(torch.device("cpu"))})
     kwargs: dict[str, Value] = {"rounding_mode": ConstantValue("floor")} if name == "floordiv" else {}
     made = cx.op("call_function", torch.div if name == "floordiv" else torch.remainder, [whole, ConstantValue(divisor)], kwargs)
     return made.method(cx, "item", [], {})
