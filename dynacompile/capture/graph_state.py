@@ -75,6 +75,7 @@ class GraphState:
         self.graphs: dict[str, torch.fx.GraphModule] = {}  # bodies that the graph, or another body, refers to by name
         self.watch: Draws | None = None
         self.bases: dict[int, GraphTensor] = {}  # id of a storage -> the tensor that the frame read `.data` of
+        self.rebound: set[int] = set()  # ids of the fakes of tensors that have others' `.data`, and require gradients
         self.data_written: dict[int, GraphTensor] = {}  # id of a fake -> a tensor whose `.data` was written
         self.silent: Counter[int] = Counter()  # id of a storage -> writes of it that not all of its tensors' versions count
         self.turned = 0  # tensors that require gradients since an operation wrote them

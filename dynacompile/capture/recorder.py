@@ -151,6 +151,8 @@ class Recorder(Inputs):
         if any(map(self.folded.has, written)):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
         made = tensors_in(result)
+        if self.rebound and any(t.requires_grad and id(t) not in self.rebound for t in made):
+            self.check_rebound(operands)
         for t in made:
             if not isinstance(t, FakeTensor) and type(t) is not torch.Tensor and not is_wrapper(t):
                 raise unsupported("unknown-object", f"the result of {target_name(target)}, a {type(t).__name__}")
@@ -219,6 +221,11 @@ class Recorder(Inputs):
             self.data_written[id(base.fake)] = base
             if base.fake.requires_grad and any(t.requires_grad and not t.is_leaf for user in base.node.users for t in tensors_in(user.meta.get("val"))):
                 raise unsupported("mutation", f"{base.describe()}.data is written after an operation that gradients go through")
+
+    def check_rebound(self, operands: Sequence[torch.Tensor]) -> None:
+        """Leaves to another graph what gradients go through behind an assignment to `.data`: autograd is to keep the tensor itself for them."""
+        if any(id(t) in self.rebound for t in operands):
+            raise unsupported("tensor-attribute", "a tensor is used with gradients in the graph in which its .data was assigned, which")
 
     def check_held(self, written: Iterable[int]) -> None:
         """Refuses to write the memory of what a call after the graph was given."""

@@ -62,6 +62,20 @@ def twice(model, x):
     return weight.sum(), weight.requires_grad, weight.is_leaf
 
 
+def between_uses(model, x):
+    weight = model.one.weight
+    weight.data = weight.data * 0.5
+    y = (weight + 1) * weight
+    weight.data = weight.data + 1
+    return y.sum() + weight.exp().sum()
+
+
+def after_a_use(model, x):
+    y = (model.one.weight + 1).exp() * (model.one.weight + 1)
+    model.one.weight.data = model.one.weight.data * 2
+    return y
+
+
 def around_a_break(model, x):
     model.one.weight.data = model.one.weight.data * 2
     dynacompile.graph_break()
@@ -74,7 +88,8 @@ def averaged(model, x):
     return model(x).sum()
 
 
-PROGRAMS = [in_place, by_a_new_tensor, used_without_gradients, used_with_gradients, used_before_and_after, twice, around_a_break, averaged]
+ALONE = [in_place, by_a_new_tensor, used_without_gradients]  # used with gradients by no operation of the same graph
+PROGRAMS = [*ALONE, used_with_gradients, used_before_and_after, twice, between_uses, after_a_use, around_a_break, averaged]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -168,7 +183,9 @@ def test_breaks_and_graphs():
     check(run, torch.ones(3), graphs=1, breaks=0)
 
 
-@pytest.mark.parametrize("fn", [fn for fn in PROGRAMS if fn is not around_a_break])
+@pytest.mark.parametrize(
+    "fn", [fn for fn in PROGRAMS if fn not in (used_with_gradients, used_before_and_after, between_uses, after_a_use, around_a_break, averaged, twice)]
+)
 def test_parameters_in_one_graph(fn):
     model = Model()
     for p in model.parameters():

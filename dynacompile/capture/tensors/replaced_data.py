@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.operands import tensors_in
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.tensors.tensor import SETTERS, TensorValue
 from dynacompile.capture.values.base import Value
@@ -55,12 +56,16 @@ def replace_data(cx: Context, tensor: TensorValue, value: Value) -> None:
     alike = (mine.dtype, mine.device, mine.shape) == (given.dtype, given.device, given.shape)
     if tensor.source is None or not alike or cx.bodies or recorder.is_inference(mine) or recorder.is_inference(given):
         raise refusal(tensor)
+    if mine.requires_grad and any(t.requires_grad and not t.is_leaf for user in tensor.node.users for t in tensors_in(user.meta.get("val"))):
+        raise refusal(tensor)  # a backward pass would have to tell what was kept of the tensor from what is computed of it again
     with_history = mine.requires_grad and recorder.begins_with_gradients
     made = cx.op("call_function", data_with_history if with_history else data_alone, [tensor, value], {})
     assert isinstance(made, TensorValue)
     if tensor.new_data is None:
         recorder.stand_in(tensor, copy.copy(tensor))
     tensor.node, tensor.fake, tensor.new_data = made.node, made.fake, made
+    if with_history:
+        recorder.rebound.add(id(made.fake))
     cx.effects.touch(tensor)
 
 

@@ -38,6 +38,7 @@ class Recording(Protocol):
     ops: int
     in_inference: bool
     begins_with_gradients: bool
+    rebound: set[int]
     tensors: dict[str, GraphTensor]
     values: dict[int, GraphTensor]
     inputs: list[GraphInput]
