@@ -3,7 +3,9 @@ and infinity is NaN."""
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,12 +60,18 @@ class Together:
 
 
 def cut_absent(
-    graph: torch.fx.Graph, reached: Mapping[torch.fx.Node, int], tangents: Sequence[torch.fx.Node], fake: Callable[..., Any]
+    graph: torch.fx.Graph,
+    reached: Mapping[torch.fx.Node, int],
+    tangents: Sequence[torch.fx.Node],
+    levels: Sequence[int],
+    fake: Callable[..., Any],
 ) -> tuple[tuple[int, ...], ...]:
     """Where a node takes gradients that come from some of its tangents alone, puts zeros in the place of those that nothing has come for. Gives the sets of
-    tangents that the new placeholders, behind the tangents, tell of. reached: the tangents of each node, as the bits of a number."""
-    zeros = set(tangents)
-    flags: dict[int, torch.fx.Node] = {}
+    tangents that the new placeholders, behind the tangents, tell of. reached: the tangents of each node, as the bits of a number. levels: of each tangent,
+    where the backward is cut at outputs. A gradient that a function gets with one of a lower level is chosen by a flag of that level, so that what is
+    computed of it belongs there: the stage of the higher level does not run where nothing has come for it."""
+    zeros, reached = set(tangents), dict(reached)
+    flags = Flags(graph, tangents, fake)
     for node in list(graph.nodes):
         if node.op != "call_function" or not reached[node]:
             continue
@@ -71,37 +79,58 @@ def cut_absent(
             zeros.add(node)
         if node.target is REGION:  # which asks what has come itself
             continue
+        taken = functools.reduce(operator.or_, (reached[operand] for operand in node.all_input_nodes), 0)
         for operand in node.all_input_nodes:
-            value = operand.meta.get("val")
-            if reached[operand] not in (0, reached[node]) and operand not in zeros and isinstance(value, torch.Tensor):
-                flag = flags.get(reached[operand])
-                if flag is None:
-                    first = tangents[(reached[operand] & -reached[operand]).bit_length() - 1]  # whose device the runtime makes the flag on
-                    behind = list(flags.values())[-1] if flags else tangents[-1]
-                    flag = flags[reached[operand]] = add_flag(graph, behind, first.meta["val"].device, fake, len(flags))
+            if reached[operand] not in (0, reached[node]) and operand not in zeros and isinstance(operand.meta.get("val"), torch.Tensor):
                 with graph.inserting_before(node):
-                    if flag.meta["val"].device != value.device:
-                        flag = moved(graph, flag, value.device, fake)
-                    zero = graph.call_function(aten.full.default, ([], 0), {"dtype": value.dtype, "device": value.device})
-                    zero.meta = {**operand.meta, "val": fake(aten.full.default, [], 0, dtype=value.dtype, device=value.device)}
-                    chosen = graph.call_function(aten.where.self, (flag, operand, zero))
-                    chosen.meta = {**operand.meta, "val": fake(aten.where.self, flag.meta["val"], value, zero.meta["val"])}
-                node.replace_input_with(operand, chosen)
-    return tuple(tuple(i for i in range(mask.bit_length()) if mask >> i & 1) for mask in flags)
+                    node.replace_input_with(operand, flags.chosen(operand, reached[operand]))
+        if taken and lowest(levels, taken) > lowest(levels, reached[node]) and isinstance(node.meta.get("val"), torch.Tensor):
+            with graph.inserting_before(node.next):
+                lower = flags.chosen(node, reached[node])
+            node.replace_all_uses_with(lower, lambda user, lower=lower: user is not lower)
+            reached[lower] = reached[node]
+    return tuple(tuple(i for i in range(mask.bit_length()) if mask >> i & 1) for mask in flags.found)
 
 
-def add_flag(graph: torch.fx.Graph, behind: torch.fx.Node, device: torch.device, fake: Callable[..., Any], index: int) -> torch.fx.Node:
-    with graph.inserting_after(behind):
-        flag = graph.placeholder(f"came_{index}")
-    flag.meta["val"] = fake(aten.full.default, [], True, dtype=torch.bool, device=device)
-    return flag
+def lowest(levels: Sequence[int], tangents: int) -> int:
+    """The lowest level of tangents that are the bits of a number."""
+    return min((level for i, level in enumerate(levels) if tangents >> i & 1), default=0)
 
 
-def moved(graph: torch.fx.Graph, flag: torch.fx.Node, device: torch.device, fake: Callable[..., Any]) -> torch.fx.Node:
-    """The flag on another device, where gradients of several devices meet."""
-    copy = graph.call_function(aten._to_copy.default, (flag,), {"device": device})
-    copy.meta = {**flag.meta, "val": fake(aten._to_copy.default, flag.meta["val"], device=device)}
-    return copy
+@dataclass
+class Flags:
+    """The placeholders that tell whether one of some tangents has come, behind the tangents. found: by the tangents, as the bits of a number."""
+
+    graph: torch.fx.Graph
+    tangents: Sequence[torch.fx.Node]
+    fake: Callable[..., Any]
+    found: dict[int, torch.fx.Node] = field(default_factory=dict)
+
+    def chosen(self, node: torch.fx.Node, tangents: int) -> torch.fx.Node:
+        """The node where one of the tangents has come, else zeros. It is put where the graph inserts."""
+        value = node.meta["val"]
+        flag = self.of(tangents)
+        if flag.meta["val"].device != value.device:
+            flag = self.made(node, aten._to_copy.default, flag, device=value.device)
+        zero = self.made(node, aten.full.default, [], 0, dtype=value.dtype, device=value.device)
+        return self.made(node, aten.where.self, flag, node, zero)
+
+    def of(self, tangents: int) -> torch.fx.Node:
+        """The placeholder, on the device of the first of the tangents, where the runtime makes it."""
+        flag = self.found.get(tangents)
+        if flag is None:
+            first = self.tangents[(tangents & -tangents).bit_length() - 1]
+            behind = list(self.found.values())[-1] if self.found else self.tangents[-1]
+            with self.graph.inserting_after(behind):
+                flag = self.found[tangents] = self.graph.placeholder(f"came_{len(self.found)}")
+            flag.meta["val"] = self.fake(aten.full.default, [], True, dtype=torch.bool, device=first.meta["val"].device)
+        return flag
+
+    def made(self, node: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A call beside a node, whose place in the user's code it has."""
+        call = self.graph.call_function(target, args, kwargs)
+        call.meta = {**node.meta, "val": self.fake(target, *(a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in args), **kwargs)}
+        return call
 
 
 def keeps_zeros(node: torch.fx.Node, zeros: set[torch.fx.Node]) -> bool:

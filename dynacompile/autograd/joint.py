@@ -105,12 +105,13 @@ def trace_joint(
     arriving = tangents_of(recorder.graph, len(fakes), constants)
     sources = tuple(bits(arriving[g] or eager.reached[i]) for i, g in grads)
     target_sources = tuple(bits(arriving[g]) for g in captured)
+    levels = tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else ()
     if len(tangents) > 1:
         together_reached = together.reach(reached)
         more = {node: constants.get(node, 0) | together_reached.get(node, 0) for node in (*constants, *together_reached)}
         reached = tangents_of(recorder.graph, len(fakes), more)
         placeholders = [n for n in recorder.graph.nodes if n.op == "placeholder"]
-        flags = cut_absent(recorder.graph, reached, placeholders[len(fakes) :], recorder.fake)
+        flags = cut_absent(recorder.graph, reached, placeholders[len(fakes) :], levels, recorder.fake)
     return JointGraph(
         recorder.graph,
         recorder.constants,
@@ -129,7 +130,7 @@ def trace_joint(
         frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and entry.differentiable and entry.value is entry.leaf),
         tuple(p.target for p in cuts.points),
         target_sources,
-        tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else (),
+        levels,
         bool(recorder.writes),
         settled_points(cuts, list(graph.graph.nodes), run.values, recorder.writes),
         tuple((str(node.meta.get("site") or ""), found) for node, found in masks.read.items()),

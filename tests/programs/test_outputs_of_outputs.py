@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -301,3 +303,37 @@ def test_a_gradient_that_is_always_zeros_is_no_none():
     found = torch.autograd.grad(loss(outputs), (x, w))
     torch.testing.assert_close(found, torch.autograd.grad(loss(fn(x, w)), (x, w)))
     assert not found[1].any()
+
+
+class TwoResults(torch.autograd.Function):
+    """The cosine of a gradient of zeros counts."""
+
+    @staticmethod
+    def forward(ctx, y):
+        return y * 2, y + 1
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return a + b.cos()
+
+
+FURTHER = ("one", "other", "one * x", "other * x", "one + h", "other.clone()", "(other * h).sum()", "one.sin() * other", "-other * h + x")
+
+
+def results_at_levels(*chosen):
+    """A program that gives h, which its other results may be computed from, and the chosen expressions."""
+    names = {"TwoResults": TwoResults}
+    exec(f"def fn(x, w):\n    h = x * w.sum()\n    one, other = TwoResults.apply(x)\n    return h, {', '.join(chosen)}", names)
+    return names["fn"]
+
+
+@pytest.mark.parametrize("chosen", list(itertools.combinations(FURTHER, 2)))
+def test_gradients_that_a_function_gets_together_come_from_results_of_any_level(chosen):
+    def ask(outputs, x, w):
+        found = []
+        for count in range(1, 1 + len(outputs)):
+            for asked in itertools.combinations(outputs, count):
+                found += torch.autograd.grad(loss(asked), (x, w), retain_graph=True, allow_unused=True)
+        return [torch.zeros(()) if g is None else g for g in found]
+
+    check_each_way(results_at_levels(*chosen), ask)
