@@ -22,6 +22,7 @@ from dynacompile.ir.shapes import (
     Bounds,
     ShapePolicy,
     expression_of,
+    narrow,
     new_real,
     new_symbol,
     symbolic_mode,
@@ -222,6 +223,10 @@ class Symbols:
         found = list(pending)
         pending.clear()
         return found
+
+    def bound(self, number: torch.SymInt, low: int, high: int) -> None:
+        """Of an int that only a run shows: from where to where it surely lies."""
+        narrow(self.env, number.node.expr, low, high)
 
     def within_64_bits(self, number: torch.SymInt) -> torch.SymInt | int:
         """An int that torch's operations may take: they, graphs and kernels compute with 64 bits. Where it may have more, the entry relies on that it

@@ -136,11 +136,15 @@ def new_symbol(env: Any, quantity: Quantity, value: int, low: int | None, high: 
     text = quantity.text()
     positive = True if low is not None and low > 0 else None
     symbol = env.create_symbol(value, Named(text), module.DimDynamic.DYNAMIC, None, positive, do_not_specialize_zero_one=True)
-    ranges = importlib.import_module("torch.utils._sympy.value_ranges").ValueRanges
-    env.var_to_range[symbol] = ranges(-LARGEST - 1 if low is None else low, LARGEST if high is None else high)
+    narrow(env, symbol, -LARGEST - 1 if low is None else low, LARGEST if high is None else high)
     if low == 1:
         may_be_one(env, symbol, value)
     return env.create_symintnode(symbol, hint=value, source=Named(text))
+
+
+def narrow(env: Any, symbol: Any, low: int, high: int) -> None:
+    """Notes between which ints a symbol lies at every call."""
+    env.var_to_range[symbol] = importlib.import_module("torch.utils._sympy.value_ranges").ValueRanges(low, high)
 
 
 def new_real(env: Any, text: str, value: float) -> torch.SymFloat:

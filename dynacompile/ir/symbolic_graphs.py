@@ -13,7 +13,7 @@ import torch.fx
 from dynacompile.errors import Unsupported
 from dynacompile.ir.expressions import MEANINGS, OPERATIONS
 from dynacompile.ir.recurrence import check_recurs
-from dynacompile.ir.shapes import as_static, unbacked
+from dynacompile.ir.shapes import as_static, expression_of, unbacked
 from dynacompile.private.of_torch import FakeTensor, LazyGraphModule
 
 
@@ -22,10 +22,10 @@ def required(condition: bool, message: str | None) -> None:
     torch._check(condition, None if message is None else lambda: message)
 
 
-def picked(tensor: torch.Tensor, place: Any) -> torch.Tensor:
+def picked(tensor: torch.Tensor, place: Any, windows: bool = False) -> torch.Tensor:
     """tensor[place], a view, where ints in the place depend on values, or it is an int tensor without dimensions. Where in the memory the view begins, only a
-    run shows; for fakes it is place 0."""
-    return tensor[at_zero(place)]
+    run shows; for fakes it is place 0. windows: slices whose start a run shows take as much in each, and lie in the tensor (`is_window`)."""
+    return tensor[at_zero(place, windows)]
 
 
 def placed(tensor: torch.Tensor, place: Any, value: Any) -> None:
@@ -39,11 +39,31 @@ def placed(tensor: torch.Tensor, place: Any, value: Any) -> None:
 ALONE = (required, picked, placed)  # what runs by itself, where its numbers are known
 
 
-def at_zero(place: Any) -> Any:
+def at_zero(place: Any, windows: bool = False) -> Any:
     """The place with zeros for the ints that only a run shows. Tensors of several ints stay: what they give is no view, and has their sizes."""
     if isinstance(place, (tuple, list)):
-        return tuple(map(at_zero, place))
+        return tuple(at_zero(part, windows) for part in place)
+    if isinstance(place, slice):
+        return slice(0, length_of_window(place)) if windows and shown_by_run(place) else place
     return 0 if shown_by_run(place) and not (isinstance(place, torch.Tensor) and place.dim()) else place
+
+
+def length_of_window(place: slice) -> int | None:
+    """How much a slice takes that begins where only a run shows, and is as long in each: `x[i : i + 4]`. None for another slice."""
+    start, stop = place.start, place.stop
+    if not isinstance(start, torch.SymInt) or not isinstance(stop, (int, torch.SymInt)) or place.step not in (None, 1):
+        return None
+    length = as_static(stop - start)
+    return length if isinstance(length, int) and length >= 0 else None
+
+
+def is_window(place: Any, size: Any) -> bool:
+    """Whether a part of a place that depends on values is a slice of one length, which surely lies in a dimension of that size."""
+    if not isinstance(place, slice) or length_of_window(place) is None:
+        return False
+    bounds = place.start.node.shape_env.bound_sympy
+    start, rest = bounds(place.start.node.expr), bounds(expression_of(size - place.stop))
+    return bool(start.lower >= 0 and rest.lower >= 0)
 
 
 def shown_by_run(place: Any) -> bool:

@@ -21,6 +21,7 @@ from dynacompile.capture.bytecode import is_resume
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.tensors.distributions import DRAWS, Inside, is_harmless, name_of
+from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue, decides
 from dynacompile.capture.tensors.torch_modes import TorchModes
@@ -138,7 +139,13 @@ def answer_to(cx: Context, tensor: TensorValue, rows: int | None = None) -> bool
     if not (cx.manner.asks_inputs or cx.fullgraph) or of_inputs[about] >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
         return None
     given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
-    if type(given) is not TensorValue or given.source is None or cx.recorder.was_written(given) or cx.recorder.is_inference(given.fake):
+    if (
+        type(given) is not TensorValue
+        or given.source is None
+        or given.source in cx.state(RandomState).drawn
+        or cx.recorder.was_written(given)
+        or cx.recorder.is_inference(given.fake)
+    ):
         return None
     real = given.real
     if real.requires_grad:

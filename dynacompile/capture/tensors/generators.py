@@ -17,7 +17,7 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.symbolic import SymbolicInt
 from dynacompile.ir.guard_facts import Flag
 from dynacompile.ir.namespaces import class_lookup, defines
-from dynacompile.ir.source import Applied, Attr, Made, Source
+from dynacompile.ir.source import Applied, Attr, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -113,11 +113,7 @@ def drawn(cx: Context, kind: str, target: Any, args: list[Value], kwargs: dict[s
         raise unsupported("random-state", f"{target.__name__} of a {reason}, which draws from a generator of its own,") from reason
     fake = cx.recorder.run("call_function", target, known, named)
     real = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-    made = MadeValue(torch.Tensor)
-    place = len(cx.state(RandomState).first)
-    cx.state(RandomState).hoist(cx, target, [*args, *kwargs.values()], tuple(kwargs), made)
-    cx.hoisted = True
-    return cx.recorder.input(real, Made(place))
+    return cx.state(RandomState).input(cx, target, [*args, *kwargs.values()], tuple(kwargs), real)
 
 
 def changes(real: Callable[..., Any], count: int) -> None:

@@ -16,6 +16,7 @@ import torch.fx
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Value
+from dynacompile.ir.source import Made
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
@@ -66,11 +67,13 @@ class MadeValue(Value):
 
 
 class RandomState:
-    """first: calls made before the graph, in order. last: those after it, of torch's default generators."""
+    """first: calls made before the graph, in order. last: those after it, of torch's default generators. drawn: inputs of the graph that other calls of the
+    entry have other values of."""
 
     def __init__(self) -> None:
         self.first: list[Call] = []
         self.last: list[Call] = []
+        self.drawn: set[Made] = set()
 
     def __bool__(self) -> bool:
         return bool(self.first or self.last)
@@ -87,6 +90,14 @@ class RandomState:
         """A call that concerns no default generator: it is made before the graph."""
         cx.effects.outside += 1
         self.first.append(Call(function, list(args), keywords, made))
+
+    def input(self, cx: Context, function: Callable[..., Any], args: Sequence[Value], keywords: tuple[str, ...], real: torch.Tensor) -> Value:
+        """The input of the graph that a call gives which draws, made before it. real: a tensor like it, of any values."""
+        source = Made(len(self.first))
+        self.hoist(cx, function, args, keywords, MadeValue(torch.Tensor))
+        self.drawn.add(source)
+        cx.hoisted = True
+        return cx.recorder.input(real, source)
 
     def check(self, target: Any) -> None:
         """Ends the graph before an operation that draws after a change of the generator that comes after the graph."""

@@ -22,7 +22,7 @@ from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Presence
 from dynacompile.ir.namespaces import MISSING, class_lookup, defines, is_data
 from dynacompile.ir.source import Attr, Constant
-from dynacompile.ir.symbolic_graphs import picked, placed, shown_by_run
+from dynacompile.ir.symbolic_graphs import is_window, picked, placed, shown_by_run
 from dynacompile.ops.flexible_attention import index_by_points
 
 if TYPE_CHECKING:
@@ -194,6 +194,18 @@ def depends_on_values(key: Value, in_slices: bool) -> bool:
     return isinstance(key, SymbolicInt) and shown_by_run(key.sym)
 
 
+def takes_windows(key: Value, fake: torch.Tensor) -> bool:
+    """Whether the slices of a subscript that depend on values take as much of the tensor in each run, and lie in it; there is one."""
+    parts = key.items if isinstance(key, TupleValue) else [key]
+    if any(isinstance(part, (SequenceValue, TensorValue)) or isinstance(part, ConstantValue) and type(part.value) is bool for part in parts):
+        return False  # which take dimensions of another number
+    taken = [part for part in parts if not (isinstance(part, ConstantValue) and part.value is None)]
+    dots = next((i for i, part in enumerate(taken) if isinstance(part, ConstantValue) and part.value is Ellipsis), len(taken))
+    dims = [*range(dots), -1, *range(fake.dim() - len(taken) + dots + 1, fake.dim())]
+    moving = [(part, dim) for part, dim in zip(taken, dims) if isinstance(part, SliceValue) and depends_on_values(part, True)]
+    return bool(moving) and all(is_window(part.argument()[1], fake.size(dim)) for part, dim in moving)
+
+
 def refuse_patched(cx: Context, *names: str) -> None:
     """Of methods that Python looks up by itself."""
     for name in names:
@@ -354,8 +366,11 @@ class TensorValue(GraphTensor):
             fixed = [SliceValue([ConstantValue(None)] * 3) if part in points else part for part in parts]
             first = self if len(points) == len(parts) else cx.op("call_function", operator.getitem, [self, TupleValue(fixed)], {})
             return cx.op("call_function", index_by_points, [first, *points], {})
-        if cx.symbols is not None and cx.symbols.policy.values and not cx.bodies and (is_place(key) and self.fake.dim() or depends_on_values(key, False)):
-            return cx.op("call_function", picked, [self, key], {})
+        if cx.symbols is not None and cx.symbols.policy.values and not cx.bodies:
+            if depends_on_values(key, True) and takes_windows(key, self.fake):
+                return cx.op("call_function", picked, [self, key, ConstantValue(True)], {})
+            if is_place(key) and self.fake.dim() or depends_on_values(key, False):
+                return cx.op("call_function", picked, [self, key], {})
         return cx.op("call_function", operator.getitem, [self, key], {})
 
     def set_item(self, cx: Context, key: Value, value: Value) -> None:

@@ -12,6 +12,7 @@ from dynacompile.capture.tensors import (  # noqa: F401
     deferred_texts,
     derivatives,
     distributions,
+    drawn_numbers,
     dtensors,
     entry_conditions,
     flexible_attention,
