@@ -77,7 +77,7 @@ def copies_module(x):
 
 
 def rolls(x):
-    return x * random.randint(1, 1)
+    return x * random.sample(range(1, 2), 1)[0]
 
 
 def tells_time(x):
@@ -175,7 +175,7 @@ OUTCOMES = {
     weak_proxy: "unknown-function",
     copies_tensor: "unknown-function",
     copies_module: "unknown-function",
-    rolls: "random-state",
+    rolls: "drawn-number",
     tells_time: "unknown-function",
     names_itself: "unknown-function",
     byte_array: "unknown-function",
