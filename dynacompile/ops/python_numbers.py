@@ -16,14 +16,25 @@ import torch
 OF_MATH = (
     "sqrt exp expm1 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh fabs hypot degrees radians erf erfc gamma lgamma copysign fmod".split()
 )
+
+
+def in_64_bits(number: float) -> int:
+    """int(number), where torch's operations can take it. Raises what they do where they can't, and Python's errors of what is not finite."""
+    whole = int(number)
+    if not -(2**63) <= whole < 2**63:
+        raise OverflowError("int too big to convert")
+    return whole
+
+
 FUNCTIONS: dict[str, Callable[..., float]] = {
     **{name: getattr(operator, name) for name in ("truediv", "floordiv", "mod", "pow")},
     **{name: getattr(math, name) for name in OF_MATH},
     "round": round,
     "max": max,
     "min": min,
+    "int": in_64_bits,
 }
-NAMES = {function: name for name, function in FUNCTIONS.items()}
+NAMES = {function: name for name, function in FUNCTIONS.items() if name != "int"}
 """Functions of floats that give floats."""
 
 LIBRARY = torch.library.Library("dynacompile", "FRAGMENT")
@@ -33,6 +44,11 @@ LIBRARY.define("python_number(Tensor[] numbers, str call) -> Tensor")
 def call_text(name: str, args: Sequence[float | None]) -> str:
     """The call as text. args: constants, None for each number that a tensor brings."""
     return json.dumps([name, [None if arg is None else [type(arg).__name__, repr(arg)] for arg in args]])
+
+
+def called_name(call: str) -> str:
+    """The name of the function that such a text calls."""
+    return str(json.loads(call)[0])
 
 
 def python_number(numbers: list[torch.Tensor], call: str) -> torch.Tensor:

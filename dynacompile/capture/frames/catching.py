@@ -19,13 +19,16 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.cpython.instructions import Handler, Instr
 from dynacompile.errors import Unsupported
+from dynacompile.ops.python_numbers import PYTHON_NUMBER, called_name
 
 if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Decoded
     from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.capture.values.base import Value
 
-ERRORS = (IndexError, RuntimeError)
+ERRORS: Sequence[type] = (IndexError, RuntimeError)
+OF_PYTHON: Sequence[type] = (ValueError, ArithmeticError)
+"""What Python's functions raise of numbers that are read from tensors."""
 OF_MATRICES = frozenset(
     """
     cholesky cholesky_ex cholesky_inverse cholesky_solve eig eigh eigvals eigvalsh inv inv_ex inverse ldl_factor ldl_factor_ex lstsq lu_factor lu_factor_ex
@@ -56,10 +59,13 @@ LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_
 def refuse_caught(frames: Sequence[SymbolicFrame], target: Any, args: Sequence[Value]) -> None:
     """Breaks the graph where a clause around an operation may take what it raises."""
     name = target if type(target) is str else getattr(target, "__name__", "")
-    if name not in NAMES or not may_raise(target, name.removeprefix("linalg_"), args):
+    errors = ERRORS
+    if target is PYTHON_NUMBER:
+        name, errors = called_name(args[1].constant()), OF_PYTHON
+    elif name not in NAMES or not may_raise(target, name.removeprefix("linalg_"), args):
         return
     for frame in frames:
-        if any(takes(frame, handler) for handler in handlers_around(frame.decoded, frame.current)):
+        if any(takes(frame, handler, errors) for handler in handlers_around(frame.decoded, frame.current)):
             raise unsupported("caught-error", name)
 
 
@@ -94,7 +100,7 @@ def handlers_around(decoded: Decoded, instr: Instr) -> Iterator[Handler]:
         handler = decoded.handler_of(handler.target)
 
 
-def takes(frame: SymbolicFrame, handler: Handler) -> bool:
+def takes(frame: SymbolicFrame, handler: Handler, errors: Sequence[type]) -> bool:
     """Whether a handler is an `except` clause for one of the errors. One that can't be read counts as such."""
     instrs, at = frame.decoded.instrs, handler.target.index
     if instrs[at].op != "PUSH_EXC_INFO":
@@ -111,7 +117,7 @@ def takes(frame: SymbolicFrame, handler: Handler) -> bool:
         if instrs[at].op != "CHECK_EXC_MATCH":  # `finally:`, `with`, or what follows the last clause
             return False
         wanted = named(frame, instrs[begin:at])
-        if wanted is None or matches(wanted):
+        if wanted is None or matches(wanted, errors):
             return True
         jump = next(one for one in instrs[at:] if one.op.startswith("POP_JUMP"))
         if jump.target is None:
@@ -138,10 +144,6 @@ def named(frame: SymbolicFrame, loads: Sequence[Instr]) -> Value | None:
     return found[-1] if found else None
 
 
-def matches(wanted: Value) -> bool:
+def matches(wanted: Value, errors: Sequence[type]) -> bool:
     parts = wanted.items if isinstance(wanted, TupleValue) else [wanted]
-    return any(not isinstance(part, ClassValue) or related(part.real) for part in parts)
-
-
-def related(cls: type) -> bool:
-    return any(issubclass(cls, error) or issubclass(error, cls) for error in ERRORS)
+    return any(not isinstance(part, ClassValue) or any(issubclass(part.real, error) or issubclass(error, part.real) for error in errors) for part in parts)

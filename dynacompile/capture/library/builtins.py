@@ -18,6 +18,7 @@ from dynacompile.capture.tensors.arrays import tensor_of_array
 from dynacompile.capture.tensors.modules import ModuleValue
 from dynacompile.capture.tensors.read_numbers import ReadNumber, computed, converted, whether
 from dynacompile.capture.tensors.tensor import TensorValue
+from dynacompile.capture.tensors.truncated_numbers import truncated
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassValue, super_of
@@ -78,6 +79,8 @@ def number(cls: type, method: str) -> None:
                 raise unsupported("to-python", f"{cls.__name__}({args[0].describe()})")
             args = [tensor.method(cx, "item", [], {})]
         if len(args) == 1 and isinstance(args[0], ReadNumber) and (found := converted(cx, args[0], cls)) is not None:
+            return found
+        if len(args) == 1 and cls is int and isinstance(args[0], ReadNumber) and (found := truncated(cx, args[0])) is not None:
             return found
         if args and isinstance(args[0], ObjectValue):
             return args[0].method(cx, method, [], {})

@@ -21,6 +21,7 @@ from dynacompile.capture.tensors.overridden_operators import overridden_operator
 from dynacompile.capture.tensors.read_numbers import ReadNumber, read_operator
 from dynacompile.capture.tensors.storages import AddressValue
 from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
+from dynacompile.capture.tensors.truncated_numbers import TruncatedNumber
 from dynacompile.capture.values.answers import answered, is_undecided
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.cells import CellValue
@@ -84,7 +85,7 @@ def refuse_beside_numpy(args: Sequence[Value]) -> None:
             raise unsupported("unknown-operation", f"an operator of a number of NumPy and {value.describe()}")
 
 
-OF_GRAPHS = frozenset({ArrayValue, ReadNumber})  # what the graph has a tensor for
+OF_GRAPHS = frozenset({ArrayValue, ReadNumber, TruncatedNumber})  # what the graph has a tensor for
 
 
 def graph_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None:

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 EXACT = frozenset({"add", "sub", "mul", "neg", "abs", "pos"})  # of float64 tensors as of Python's floats
 WITH_TENSORS = frozenset({"add", "sub", "mul", "truediv"})
+EXACT_INT = 2**53  # up to which a float knows each int
 NARROW = (torch.float16, torch.bfloat16)
 MOST_ITEMS = 16  # of a tensor that becomes a list
 
 
 class ReadNumber(Value):
-    """tensor: holds the number, in float64, int64 or bool; nobody writes it, and autograd does not follow it. cls: what Python has. unwritten: gives an input
-    that holds the same number, while it does."""
+    """tensor: holds the number, in float64, int64 or bool, or an int in float64; nobody writes it, and autograd does not follow it. cls: what Python has.
+    unwritten: gives an input that holds the same number, while it does."""
 
     def __init__(self, tensor: TensorValue, cls: type, unwritten: Callable[[], TensorValue | None] = lambda: None):
         self.tensor, self.cls, self.unwritten = tensor, cls, unwritten
@@ -78,6 +79,10 @@ class ReadNumber(Value):
 
     def argument(self) -> tuple[Any, Any]:
         return self.constant()
+
+    def with_tensors(self, cx: Context) -> bool:
+        """Whether operations of torch may take it, as far as the number itself goes."""
+        return True
 
     def shown(self) -> TensorValue:
         """What residual code reads the number from."""
@@ -171,6 +176,11 @@ def computed(cx: Context, function: Callable, args: Sequence[Value]) -> Value | 
     return made(cx.op("call_function", PYTHON_NUMBER, [numbers, ConstantValue(text)], {}), float)
 
 
+def is_wide(number: ReadNumber) -> bool:
+    """Whether it is an int in float64."""
+    return number.cls is int and number.tensor.fake.dtype is torch.float64
+
+
 def converted(cx: Context, number: ReadNumber, cls: type) -> Value | None:
     """int(number) or float(number); None where that rounds, or may raise."""
     if number.cls is cls:
@@ -184,6 +194,8 @@ def compared(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
     """Python compares ints with floats exactly, tensors do not."""
     if len({is_float(a) for a in args}) > 1 and any(isinstance(a, ReadNumber) and not is_float(a) for a in args):
         return None
+    if any(isinstance(a, ReadNumber) and is_wide(a) for a in args) and not all(isinstance(a, ReadNumber) or abs(a.constant()) <= EXACT_INT for a in args):
+        return None
     return made(cx.op("call_function", getattr(operator, name), [operand(a) for a in args], {}), bool)
 
 
@@ -196,6 +208,8 @@ def with_tensor(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
         return None
     dtype = tensor.fake.dtype
     result = torch.result_type(tensor.fake, 1.0 if number.cls is float else 1)
+    if is_wide(number) and not (result.is_floating_point and number.with_tensors(cx)):
+        return None
     if result.is_complex or name in COMPARISONS and result in NARROW or not result.is_floating_point and (name == "truediv" or number.cls is float):
         return None
     if name == "truediv" and (number is args[0] or tensor.fake.device.type != "cpu"):  # which GPUs do by the reciprocal

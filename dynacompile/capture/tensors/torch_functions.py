@@ -189,7 +189,9 @@ class TorchFunction(CallableValue):
             if not kwargs:
                 return tensor
         if self.real in PYTHON_VALUES and len(args) == 1 and isinstance(args[0], ReadNumber) and kwargs.keys() <= {"dtype", "device"}:
-            wanted = torch.get_default_dtype() if args[0].cls is float else args[0].tensor.fake.dtype
+            if not args[0].with_tensors(cx):
+                return self.refuse_call()
+            wanted = {float: torch.get_default_dtype(), int: torch.int64, bool: torch.bool}[args[0].cls]
             options = {"device": ConstantValue(torch.get_default_device()), "dtype": ConstantValue(wanted), **kwargs, "copy": TRUE}
             return cx.op("call_method", "to", [args[0].tensor], options)
         if name in METHOD_OPERATORS and len(args) == 2 and not kwargs and any(isinstance(a, ReadNumber) for a in args):
