@@ -300,7 +300,7 @@ class Trace:
         if "generator" in kwargs and (made := drawn(self, kind, target, args, kwargs)) is not None:
             return made
         self.effects.random.check(target)
-        refuse_caught(self.frames, target, args)
+        refuse_caught(self, self.frames, target, args, kwargs)
         made = self.recorder.op(kind, target, args, kwargs)
         if self.effects.settings.fills(self, target):
             fill(self, made)

@@ -184,3 +184,39 @@ def test_rows_that_an_input_names_are_looked_up_after_a_statement_that_raises():
     first = dynacompile.compile(Looked(), fullgraph=True, isolate_recompiles=True)
     first(big, inside)
     assert len(dynacompile.cache_entries(first)) == 1
+
+
+class Positions(torch.nn.Module):
+    """As embeddings of the places of words in a document, with the error that a library makes of torch's."""
+
+    def __init__(self):
+        super().__init__()
+        self.across, self.down = torch.nn.Embedding(10, 3), torch.nn.Embedding(8, 3)
+
+    def forward(self, boxes):
+        try:
+            sides = [self.across(boxes[..., 0]), self.down(boxes[..., 1]), self.across(boxes[..., 2]), self.down.weight[boxes[..., 3]]]
+        except IndexError as error:
+            raise IndexError("coordinates are from 0 to 7") from error
+        return sum(sides)
+
+
+def test_rows_that_are_looked_up_in_a_clause_are_asked_by_guards():
+    module = Positions()
+    compiled = dynacompile.compile(module, isolate_recompiles=True)
+    broke = []
+    end = dynacompile.subscribe(lambda e: broke.append(e) if isinstance(e, events.GraphBroke) else None)
+    inside = torch.arange(8).view(2, 4)
+    for boxes in (inside, inside.flip(0) % 7, inside + 5, inside - 1, inside):
+        told = []
+        for run in (compiled, module):
+            try:
+                told.append(run(boxes))
+            except IndexError as error:
+                told.append((str(error), str(error.__cause__)))
+        assert torch.allclose(*told) if isinstance(told[1], torch.Tensor) else told[0] == told[1], (told, boxes)
+    end()
+    assert broke[0].code == "caught-error" and len(dynacompile.cache_entries(compiled)) > 1  # of the calls with boxes outside
+    whole = dynacompile.compile(Positions(), fullgraph=True, isolate_recompiles=True)
+    whole(inside)
+    assert len(dynacompile.cache_entries(whole)) == 1

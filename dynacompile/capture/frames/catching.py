@@ -7,12 +7,13 @@ within one that would take its error is left to Python. Blocks that only clean u
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.tensors.entry_conditions import MOST_IN_CLAUSES, is_inside
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.bytecode import Decoded
     from dynacompile.capture.frames.interpreter import SymbolicFrame
     from dynacompile.capture.values.base import Value
+    from dynacompile.capture.values.context import Context
 
 ERRORS: Sequence[type] = (IndexError, RuntimeError)
 OF_PYTHON: Sequence[type] = (ValueError, ArithmeticError)
@@ -53,11 +55,12 @@ DIVISIONS = frozenset("floordiv ifloordiv mod imod floor_divide floor_divide_ re
 """Of ints, on CPUs: by zero."""
 SUBSCRIPTS = (operator.getitem, operator.setitem)
 NAMES = OF_MATRICES | OF_NUMBERS | AT_PLACES | DIVISIONS | {f"linalg_{name}" for name in OF_MATRICES} | {"getitem", "setitem"}
+LOOKUPS = (torch.nn.functional.embedding, operator.getitem)
 LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_CHECK", "BUILD_TUPLE"})
 
 
-def refuse_caught(frames: Sequence[SymbolicFrame], target: Any, args: Sequence[Value]) -> None:
-    """Breaks the graph where a clause around an operation may take what it raises."""
+def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
+    """Breaks the graph where a clause around an operation may take what it raises. Of rows that are looked up, guards may say that they are there."""
     name = target if type(target) is str else getattr(target, "__name__", "")
     errors = ERRORS
     if target is PYTHON_NUMBER:
@@ -66,6 +69,8 @@ def refuse_caught(frames: Sequence[SymbolicFrame], target: Any, args: Sequence[V
         return
     for frame in frames:
         if any(takes(frame, handler, errors) for handler in handlers_around(frame.decoded, frame.current)):
+            if target in LOOKUPS and is_inside(cx, target, args, kwargs, MOST_IN_CLAUSES):
+                return
             raise unsupported("caught-error", name)
 
 

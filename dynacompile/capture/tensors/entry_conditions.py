@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dynacompile.ir.captured import Guard
 
 MOST_CONDITIONS = 2  # of an input
+MOST_IN_CLAUSES = 8  # of an input, where a break is the alternative
 MOST_ANSWERS = 4  # entries of a frame
 MOST_OPERATIONS = 32
 MOST_BYTES = 1 << 20  # of the input: an entry reads it once more
@@ -104,20 +105,26 @@ def decided(cx: Context, condition: TensorValue) -> bool | None:
 
 def look_up(cx: Context, target: object, made: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
     """Notes of an embedding, and of a tensor that tensors index, that it raises nothing and writes nothing, where guards say so."""
-    most = [*args[3:4], *(value for name, value in kwargs.items() if name == "max_norm")]
-    if not isinstance(made, TensorValue) or len(args) < 2 or not all(map(is_none, most)):
-        return
-    tensor, places = args[:2] if target is operator.getitem else args[1::-1]
-    items = places.items if isinstance(places, SequenceValue) else [places]
-    if not isinstance(tensor, TensorValue) or not all(isinstance(item, TensorValue) and item.fake.dtype in (torch.int64, torch.int32) for item in items):
-        return
-    rows = tensor.fake.shape[: len(items)]
-    if all(type(n) is int for n in rows) and all(answer_to(cx, item, n) for item, n in zip(items, rows)):  # type: ignore[arg-type]
+    if isinstance(made, TensorValue) and is_inside(cx, target, args, kwargs, MOST_CONDITIONS):
         cx.state(Inside).nodes.add(made.node)
 
 
-def answer_to(cx: Context, tensor: TensorValue, rows: int | None = None) -> bool | None:
-    """Whether a tensor of one bool is true, or, with a number of rows, whether a tensor of ints holds places of rows alone; None where no guard may ask."""
+def is_inside(cx: Context, target: object, args: Sequence[Value], kwargs: Mapping[str, Value], most: int) -> bool:
+    """Whether guards say that an embedding, or a tensor that tensors index, looks up rows that are there, and writes nothing. most: conditions of an input."""
+    norms = [*args[3:4], *(value for name, value in kwargs.items() if name == "max_norm")]
+    if len(args) < 2 or not all(map(is_none, norms)):
+        return False
+    tensor, places = args[:2] if target is operator.getitem else args[1::-1]
+    items = places.items if isinstance(places, SequenceValue) else [places]
+    if not isinstance(tensor, TensorValue) or not all(isinstance(item, TensorValue) and item.fake.dtype in (torch.int64, torch.int32) for item in items):
+        return False
+    rows = tensor.fake.shape[: len(items)]
+    return all(type(n) is int for n in rows) and all(answer_to(cx, item, n, most) for item, n in zip(items, rows))  # type: ignore[arg-type]
+
+
+def answer_to(cx: Context, tensor: TensorValue, rows: int | None = None, most: int = MOST_CONDITIONS) -> bool | None:
+    """Whether a tensor of one bool is true, or, with a number of rows, whether a tensor of ints holds places of rows alone; None where no guard may ask.
+    most: conditions that may be asked of an input."""
     if cx.state(TorchModes).autocasts or cx.bodies or cx.state(Settings).changed:
         return None
     answers, asking = cx.state(Conditions).answers, (tensor.node, cx.recorder.version(tensor.fake), rows)
@@ -136,7 +143,7 @@ def answer_to(cx: Context, tensor: TensorValue, rows: int | None = None) -> bool
         cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
         return bool(cx.guarded_call(Condition(listed).holds, [None], {}))
     of_inputs, about = cx.state(Conditions).of_inputs, (placeholder, rows is not None)
-    if not (cx.manner.asks_inputs or cx.fullgraph) or of_inputs[about] >= MOST_CONDITIONS or is_resume(cx.frames[0].code):
+    if not (cx.manner.asks_inputs or cx.fullgraph) or of_inputs[about] >= most or is_resume(cx.frames[0].code):
         return None
     given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
     if (
