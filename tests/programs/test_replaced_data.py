@@ -191,3 +191,37 @@ def test_parameters_in_one_graph(fn):
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     dynacompile.compile(fn, fullgraph=True, backend="eager", isolate_recompiles=True)(model, torch.ones(4, 3))
+
+
+SHOWN = """
+b.data = b - 1; log.append(f"{b}"); got = b.sum().item(), str(b.tolist()), repr(b.max())
+n, text = b[0].item(), f"{b} {b[0].item()}"; b.data = b - 1; got = n, text, b.tolist()
+s = b.tolist(); b.data = b - 1; b.add_(3); log.append(str(s)); got = f"{b}", b.tolist(), b[1].item()
+b.data = b - 1; s = f"{b}"; b.data = b * 3; got = s, f"{b}", b + 0
+b.data = b - 1; log.append(b); got = f"{log[0]}", "%s" % b, "".join([str(b)])
+b.data = b * 2; n = b.numpy(); b.add_(1); n[0] = 9; got = n
+n = b.numpy(); b.data = b * 2; log.append(n.sum()); got = n, b
+b.data = b * 2; n = b.numpy(); b.data = b * 3; got = n, b.numpy()
+old = b.data; b.data = b * 2; b.data = old; got = str(b), old
+v = b[1:]; v.data = b[:2] * 3; got = str(b), str(v)
+""".strip().split("\n")
+
+
+@pytest.mark.parametrize("line", SHOWN)
+@pytest.mark.parametrize("leaf", [False, True])
+def test_texts_numbers_and_arrays_show_the_memory_of_then(line, leaf):
+    names = {"torch": torch}
+    exec(f"def fn(b, log):\n    {line}\n    return got", names)
+
+    def story(wrap):
+        run = wrap(names["fn"])
+        for _ in range(2):
+            b, log = torch.linspace(-1, 1, 3).requires_grad_(leaf), []
+            with torch.no_grad():
+                try:
+                    got = run(b, log)
+                except RuntimeError as error:
+                    got = str(error)
+            yield repr((got, log, b))
+
+    check_same(story, backend="eager", least=None)

@@ -284,6 +284,9 @@ def from_tensor(value: TensorValue) -> ArrayValue:
     fake = value.fake
     if type(value) is not TensorValue or fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in DTYPES.values():
         raise unsupported("to-python", f"{value.describe()} as an array of numpy")
+    if isinstance(value.new_data, TensorValue):  # the real one has it later
+        return ArrayValue(None, value.new_data)
+    value.has_array = True
     return ArrayValue(None, value)
 
 

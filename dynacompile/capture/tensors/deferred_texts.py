@@ -33,7 +33,7 @@ class DeferredText(Value):
     """function(*values). versions: of the tensors that it shows, when the program made the text."""
 
     def __init__(self, cx: Context, function: Callable[..., str], values: Sequence[Value]):
-        self.function, self.values, self.version = function, list(values), cx.recorder.version
+        self.function, self.values, self.version = function, [shown_as(value) for value in values], cx.recorder.version
         self.versions = [self.version(value.fake) for value in self.tensors()]
         cx.recorder.shown.update(storage_of(value.fake) for value in self.tensors())
 
@@ -80,6 +80,16 @@ class DeferredText(Value):
         if [self.version(value.fake) for value in self.tensors()] != self.versions:
             raise TextOutdated
         out.call_function(WRITE, [ConstantValue(self.function), *self.values])
+
+
+def shown_as(value: Value) -> Value:
+    """What a text shows for a value: of a tensor whose `.data` the frame has assigned, which the real one has later, the result that it is given then. Of one
+    that requires gradients it would show another history."""
+    if not isinstance(value, TensorValue) or value.new_data is None:
+        return value
+    if value.real.requires_grad:
+        raise unsupported("to-python", f"{value.describe()}, whose .data was assigned, as text")
+    return value.new_data
 
 
 def write(function: Callable[..., str], *values: Any) -> str:

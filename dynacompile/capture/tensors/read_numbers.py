@@ -111,7 +111,7 @@ def read_number(cx: Context, tensor: TensorValue, cls: type | None = None) -> Va
         kept = cx.op("call_method", "reshape", [kept, TupleValue([])], {})
     assert isinstance(kept, TensorValue)
     cx.recorder.optional.update(dict.fromkeys(cx.recorder.nodes[before:]))
-    if tensor.source is None or type(tensor) is not TensorValue or cls not in (None, kind):
+    if tensor.source is None or tensor.new_data is not None or type(tensor) is not TensorValue or cls not in (None, kind):
         return ReadNumber(kept, cls or kind)
     return ReadNumber(kept, kind, while_unwritten(cx, tensor))
 

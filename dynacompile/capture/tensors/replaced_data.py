@@ -54,7 +54,7 @@ def replace_data(cx: Context, tensor: TensorValue, value: Value) -> None:
         return
     recorder = cx.recorder
     alike = (mine.dtype, mine.device, mine.shape) == (given.dtype, given.device, given.shape)
-    if tensor.source is None or not alike or cx.bodies or recorder.is_inference(mine) or recorder.is_inference(given):
+    if tensor.source is None or tensor.has_array or not alike or cx.bodies or recorder.is_inference(mine) or recorder.is_inference(given):
         raise refusal(tensor)
     if mine.requires_grad and any(t.requires_grad and not t.is_leaf for user in tensor.node.users for t in tensors_in(user.meta.get("val"))):
         raise refusal(tensor)  # a backward pass would have to tell what was kept of the tensor from what is computed of it again

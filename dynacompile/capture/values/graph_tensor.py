@@ -53,7 +53,7 @@ class Maker(Protocol):
 class GraphTensor(Value):
     """node: its value in the graph. given: its metadata, as a fake that may be made later. real: the tensor at capture, for inputs only. recorder: is told when
     the fake is made. writes: how often it was written by then. new_grad, new_data: what the frame assigned to `.grad` and `.data`. is_number: a Python float in
-    eager. has_become: it was no view, and stands for a view of what it was."""
+    eager. has_become: it was no view, and stands for a view of what it was. has_array: an array of NumPy is over its memory."""
 
     def __init__(self, node: torch.fx.Node | Member, fake: torch.Tensor | Later, source: Source | None = None, real: Any = None, recorder: Maker | None = None):
         self.given, self.source, self.real, self.recorder = fake, source, real, recorder
@@ -65,6 +65,7 @@ class GraphTensor(Value):
         self.attributes: dict[str, Value] = {}  # what the frame assigned beside that
         self.is_number = False
         self.has_become = False
+        self.has_array = False
         self.told_leaf = False  # whether there is a guard on it
         self.read_grad: tuple[Any, Value] | None = None  # the gradient that was read last, and its value
         self.asked_type: type | None = None  # of the tensor at capture, once it was asked for
