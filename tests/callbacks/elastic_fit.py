@@ -21,7 +21,7 @@ from lightning.pytorch.strategies import DDPStrategy
 import dynacompile
 from dynacompile import events
 from dynacompile.callbacks import DynamoCallback
-from tests.callbacks.test_loops import QUIET, SIZE, Project, loader
+from tests.callbacks.projects import QUIET, SIZE, Project, loader
 
 EPOCHS = 3
 KILLED = Path(sys.argv[1]) / "killed"

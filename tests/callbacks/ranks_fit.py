@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
 from dynacompile import events
-from tests.callbacks.test_loops import STEPS, Manual, Project, fit, left_nothing, loader, same
+from tests.callbacks.projects import STEPS, Manual, Project, fit, left_nothing, loader, same
 
 
 class PartUnused(Project):

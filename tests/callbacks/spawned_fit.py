@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 import dynacompile
 from dynacompile import events
 from dynacompile.callbacks import DynamoCallback
-from tests.callbacks.test_loops import QUIET, SIZE, Project, loader
+from tests.callbacks.projects import QUIET, SIZE, Project, loader
 
 
 class Counts(L.Callback):

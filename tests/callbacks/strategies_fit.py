@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from dynacompile import events
 from dynacompile.callbacks import DynamoCallback
-from tests.callbacks.test_loops import QUIET, SIZE, STEPS, Project, Ran, left_nothing, loader, run
+from tests.callbacks.projects import QUIET, SIZE, STEPS, Project, Ran, left_nothing, loader, run
 
 WAIT = timedelta(seconds=60)
 

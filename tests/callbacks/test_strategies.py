@@ -11,8 +11,8 @@ import pytest
 from lightning.pytorch.strategies import FSDPStrategy
 
 from dynacompile.callbacks import DynamoCallback
+from tests.callbacks.projects import QUIET, Project, loader
 from tests.callbacks.strategies_fit import ALONE, CASES
-from tests.callbacks.test_loops import QUIET, Project, loader
 from tests.distributed.ranks import Ended, start
 from tests.forked import LIGHTNING, run
 

@@ -28,8 +28,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import dynacompile
 from dynacompile.callbacks import DynamoCallback
+from tests.callbacks.projects import QUIET, SIZE, CountsUp, Gives, Manual, Metered, Project, Ran, left_nothing, loader, run
 from tests.callbacks.strategies_fit import Blocks, full, of_ranks
-from tests.callbacks.test_loops import QUIET, SIZE, CountsUp, Gives, Manual, Metered, Project, Ran, left_nothing, loader, run
 from tests.distributed.ranks import Ended, start
 
 WAIT = timedelta(seconds=60)
