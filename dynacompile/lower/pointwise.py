@@ -20,6 +20,8 @@ from dynacompile.ops.scalars import NEAREST, compute_dtype
 from dynacompile.ops.table import Row
 
 CONVERSIONS = frozenset({"to_copy", "cast_prims"})  # an explicit conversion of a narrow number sees it rounded, as eager does
+COMPARISONS = frozenset(getattr(torch.ops.aten, name).Tensor for name in ("eq", "ne", "lt", "le", "gt", "ge"))
+"""What is equal depends on rounding: the greatest of some numbers, once stored, equals none of these before they are rounded."""
 DIVISIONS = frozenset({"floordiv", "mod", "fmod"})
 CONVERTING = frozenset(
     {
@@ -58,8 +60,9 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 buffer = low.buffers[given]
                 require_element(low, given, val.device)
                 value = low.load(o, buffer, low.broadcast(buffer, size))
-                if row.samples in CONVERSIONS and buffer.dtype in NEAREST and buffer.dtype != val.dtype:
-                    return getattr(o, NEAREST[buffer.dtype])(value)
+                rounded = node.target in COMPARISONS or (row.samples in CONVERSIONS and buffer.dtype != val.dtype)
+                if rounded and buffer.dtype in NEAREST:
+                    value = getattr(o, NEAREST[buffer.dtype])(value)
                 return value if raw else o.cast(value, o.compute)
             arg = given
         arg = plain(arg)

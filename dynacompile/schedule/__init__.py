@@ -161,7 +161,7 @@ def kernel_nests(units: Units, memory: dict[str, Range]) -> dict[int, Nest]:
     for unit in order(units) if places else units.by_id.values():
         if unit.extern is None:
             stored = [w for w in unit.writes if w in units.kept or units.readers.get(w, set()) - {unit.id}]
-            nest = unit.members[0][1] if len(unit.members) == 1 else join([n for _, n in unit.members], unit.axes, stored)
+            nest = unit.members[0][1] if len(unit.members) == 1 else join([n for _, n in unit.members], unit.axes, stored, units.program.buffers)
             found[unit.id] = with_whole_blocks(lay_out(simplified(nest, buffers, memory), buffers), buffers) if nest.stores() else nest
             if places:
                 made = written(found[unit.id], memory)

@@ -16,6 +16,7 @@ from dynacompile.ir.index import Index, Symbol
 from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Op, Origin
 from dynacompile.ir.ranges import Range
 from dynacompile.ir.schedule import Kernel, Param
+from dynacompile.ops.scalars import NEAREST
 from dynacompile.schedule.domain import keeps_order, merge_axes, sorted_by_stride
 
 QUIET = frozenset(
@@ -37,9 +38,11 @@ QUIET = frozenset(
 )
 
 
-def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str]) -> Nest:
+def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str], buffers: Mapping[str, Buffer]) -> Nest:
     """One nest that does what `members` (over the same axes, in order) do; only stores to `stored` buffers stay, after all loads.
 
+    What is read of a stored buffer is rounded as it is there: a backward reads it there, and computes of it what the forward did, to the bit. (The greatest of
+    some numbers would else be none of these.) What is not stored keeps the bits that it is computed with.
     Raises VerifyError where a member reads of a buffer that does not stay what no other has stored there: its memory is never written.
     """
     members = list(members)
@@ -49,12 +52,19 @@ def join(members: Iterable[Nest], axes: tuple[Axis, ...], stored: Iterable[str])
     stores: list[tuple[int, Access]] = []
     dropped: set[str] = set()
 
+    def as_stored(value: int, dtype: torch.dtype) -> int:
+        op, nearest = body.ops[value], NEAREST.get(dtype)
+        read = buffers[op.attr.buffer].dtype if op.name == "load" else None
+        return value if nearest is None or nearest == op.name or read == dtype else body.emit(nearest, (value,), op.dtype)
+
     def on_load(access: Access, dtype: torch.dtype) -> int | None:
         value, mask = held.get((access.buffer, access.index), (None, None))
         if value is None or mask not in (None, access.mask):
             if access.buffer in dropped:
                 raise VerifyError("schedule", f"{access.buffer} is read at {access.index}, and its stores were dropped")
             return None
+        if access.buffer in wanted:
+            value = as_stored(value, buffers[access.buffer].dtype)
         if access.mask is None:
             return value
         return body.emit("where", (access.mask, value, body.emit("constant", (), dtype, access.other)), dtype)
