@@ -243,7 +243,8 @@ class ProductDecided(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class LossChunked(Event):
-    """A cross entropy of a linear layer with many classes, and whether it is computed in chunks of rows. bytes: of the layer's results."""
+    """A cross entropy of a linear layer with many classes, or what is picked of its softmax, and whether it is computed in chunks of rows. bytes: of the
+    layer's results."""
 
     chunked: bool
     reason: str

@@ -1,4 +1,5 @@
-"""Finds the losses of a captured graph that are computed in chunks of rows: a linear layer over many classes, whose results go into a cross entropy alone.
+"""Finds the losses of a captured graph that are computed in chunks of rows: a linear layer over many classes, whose results go into a cross entropy alone,
+or into a softmax of which one class of each row is picked.
 
 The nodes of such a region keep their places, and do other things: the layer holds its operands, what reshapes or selects rows of the logits does
 so with rows of the layer's input, casts do nothing, and the loss computes all. The region's meaning is that of eager up to rounding: logits are
@@ -18,9 +19,23 @@ import torch
 import torch.fx
 from torch.nn import functional as F
 
+from dynacompile.autograd.picked_classes import LOG_SOFTMAX, PICKS, SOFTMAX, kind_of, picked_arguments
 from dynacompile.env import Env
 from dynacompile.events import LossChunked
-from dynacompile.ops.chunked_losses import HALVES, Loss, has_wide_sums, hold_indexed, hold_linear, hold_product, hold_reshaped, hold_same, logsumexp_of, loss_of
+from dynacompile.ops.chunked_losses import (
+    HALVES,
+    Loss,
+    Pick,
+    has_wide_sums,
+    hold_indexed,
+    hold_linear,
+    hold_product,
+    hold_reshaped,
+    hold_same,
+    logsumexp_of,
+    loss_of,
+    picked_of,
+)
 from dynacompile.private.of_torch import FakeTensor, LazyGraphModule
 
 Node = torch.fx.Node
@@ -43,7 +58,7 @@ LINEAR = frozenset({F.linear})
 PRODUCTS = frozenset({torch.matmul, operator.matmul, torch.mm, "matmul", "mm", "__matmul__"})
 RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", torch.reshape, torch.flatten, torch.squeeze, torch.unsqueeze})
 CASTS = frozenset({"float", "double", "to", "type", "contiguous", "type_as"})
-LOG_SOFTMAX = frozenset({F.log_softmax, torch.log_softmax, "log_softmax"})
+SOFTMAXES = LOG_SOFTMAX | SOFTMAX
 FLOATS = (torch.float32, torch.float64, *HALVES)
 
 
@@ -58,7 +73,7 @@ class Region:
 
 def with_chunked_losses(graph: torch.fx.GraphModule, env: Env) -> torch.fx.GraphModule | None:
     """The graph with its large losses computed in chunks; None where it has none."""
-    if env.config.logits_bytes < 0 or not any(n.target in (F.cross_entropy, F.nll_loss) for n in graph.graph.nodes):
+    if env.config.logits_bytes < 0 or not any(n.target in ENDS for n in graph.graph.nodes):
         return None
     found = [r for n in graph.graph.nodes if (r := region_of(n, env)) is not None]
     if not found:
@@ -83,6 +98,9 @@ def region_of(node: Node, env: Env) -> Region | None:
     chain, refused, path = chain_to(given["input"], node)
     if not chain or not isinstance(chain[0].meta.get("val"), FakeTensor):
         return None
+    picked = kind_of(chain, bool(path)) if node.target in PICKS else ""
+    if node.target in PICKS and not picked:
+        return None
     logits = chain[0].meta["val"]
     if any(not isinstance(n, int) for n in logits.shape):
         return None
@@ -97,31 +115,38 @@ def region_of(node: Node, env: Env) -> Region | None:
         return None
     steps, is_turned = held
     last, target = chain[-1].meta["val"], given["target"].meta["val"]
-    if is_turned != (last.dim() > 2):
+    if not picked and is_turned != (last.dim() > 2):
         tell(env, node, False, "the classes are not the loss's axis of classes", size)
         return None
+    loss = loss_made(logits, target, node, given, bool(path) or picked == "logit", picked, env)
+    tell(env, node, True, f"{size} bytes of logits are more than {limit}: they are computed by {loss.rows} rows", size)
+    common = given["target"], loss, given["weight"]
+    taken: list[tuple[Callable, tuple]] = [(hold_same, (n.args[0],)) for n in path[:-1]]
+    taken += [(logsumexp_of, (n.args[0], *common, tuple(n.meta["val"].shape), n.meta["val"].dtype)) for n in path[-1:]]
+    end: tuple[Callable, tuple] = (loss_of, (chain[-1], *common))
+    if picked:
+        end = (picked_of, (chain[-1], given["target"], loss, Pick(picked, node.meta["val"].dtype)))
+    return Region((*chain, node, *path), (*steps, end, *taken))
+
+
+def loss_made(logits: torch.Tensor, target: torch.Tensor, node: Node, given: dict[str, Any], has_logarithms: bool, picked: str, env: Env) -> Loss:
     classes = logits.shape[-1]
     half = is_on_gpu(logits) and logits.dtype in HALVES
     row_bytes = (1 if is_on_gpu(logits) else 2) * classes * logits.dtype.itemsize  # on GPUs the gradient takes the memory of the logits
     of_chunk = env.config.logits_bytes or max(CHUNKS[logits.device.type], LEAST_ROWS * row_bytes if half else 0)
-    rows = rows_of_chunk(target.numel(), row_bytes, of_chunk)
-    loss = Loss(
+    return Loss(
         classes,
-        rows,
+        rows_of_chunk(target.numel(), row_bytes, of_chunk),
         -(-classes // UNIT) * UNIT if half and classes % EVEN else classes,
         logits.dtype,
-        node.meta["val"].dtype,
+        torch.promote_types(logits.dtype, torch.float32) if picked else node.meta["val"].dtype,
         given["reduction"],
         given["ignore_index"],
         float(given.get("label_smoothing", 0.0)),
         half and has_wide_sums(),
-        bool(path),
+        has_logarithms,
+        ("index" if given["wraps"] else "gather") if picked else "",
     )
-    tell(env, node, True, f"{size} bytes of logits are more than {limit}: they are computed by {rows} rows", size)
-    common = given["target"], loss, given["weight"]
-    taken: list[tuple[Callable, tuple]] = [(hold_same, (n.args[0],)) for n in path[:-1]]
-    taken += [(logsumexp_of, (n.args[0], *common, tuple(n.meta["val"].shape), n.meta["val"].dtype)) for n in path[-1:]]
-    return Region((*chain, node, *path), (*steps, (loss_of, (chain[-1], *common)), *taken))
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
@@ -149,10 +174,13 @@ def aligned(rows: int) -> int:
 LOGARITHMS = frozenset({torch.logsumexp, torch.special.logsumexp, "logsumexp"})
 LOGSUMEXP = inspect.signature(lambda input, dim, keepdim=False: None)
 SIGNATURES = {f: inspect.signature(f) for f in (F.cross_entropy, F.nll_loss)}
+ENDS = SIGNATURES.keys() | PICKS
 
 
 def loss_arguments(node: Node) -> dict[str, Any] | None:
     """The arguments of a loss by name."""
+    if node.target in PICKS:
+        return picked_arguments(node)
     if node.op != "call_function" or node.target not in SIGNATURES:
         return None
     bound = SIGNATURES[node.target].bind(*node.args, **node.kwargs)  # type: ignore[index]
@@ -177,8 +205,7 @@ def chain_to(node: Node, loss: Node) -> tuple[list[Node], str, list[Node]]:
         if node.target in LINEAR or node.target in PRODUCTS:
             return chain, reason, path
         source = node.args[0] if node.args else None
-        known = node.target in RESHAPES or node.target in CASTS or node.target in LOG_SOFTMAX or node.target in INDEXES or node.target in TURNS
-        if not known or not isinstance(source, Node):
+        if node.target not in FOLLOWED or not isinstance(source, Node):
             return [], reason, path
         chain.insert(0, source)
         user = node
@@ -202,7 +229,7 @@ def refused_logarithms(path: Sequence[Node], node: Node, given: dict[str, Any], 
         return "gradients end between the layer and the logarithms"
     before = chain[: chain.index(read) + 1]  # type: ignore[arg-type]
     of_rows = read.meta["val"].shape[:-1].numel() == given["target"].meta["val"].numel()  # type: ignore[union-attr]
-    if any(n.target in TURNS or n.target in LOG_SOFTMAX for n in before) or not of_rows:
+    if any(n.target in TURNS or n.target in SOFTMAXES for n in before) or not of_rows:
         return "the logarithms are not those of the loss's rows"
     bound = LOGSUMEXP.bind(*last.args, **last.kwargs).arguments
     dim = bound["dim"][0] if isinstance(bound["dim"], (tuple, list)) and len(bound["dim"]) == 1 else bound["dim"]
@@ -223,6 +250,7 @@ def all_arguments(node: Node) -> list[object]:
 
 INDEXES = frozenset({operator.getitem, "__getitem__"})
 TURNS = frozenset({"transpose", "permute", "swapaxes", "mT", torch.transpose, torch.permute, torch.swapaxes})
+FOLLOWED = RESHAPES | CASTS | SOFTMAXES | INDEXES | TURNS
 
 
 def refused_loss(node: Node, given: dict[str, Any], chain: Sequence[Node]) -> str:
@@ -237,8 +265,8 @@ def refused_loss(node: Node, given: dict[str, Any], chain: Sequence[Node]) -> st
     smoothing = given.get("label_smoothing", 0.0)
     if not isinstance(given["ignore_index"], int) or not isinstance(smoothing, (int, float)) or not 0 <= smoothing <= 1:
         return "a number of the loss is not known"
-    softmaxes = sum(n.target in LOG_SOFTMAX for n in chain)
-    if softmaxes != (node.target is F.nll_loss):
+    softmaxes = [n.target for n in chain if n.target in SOFTMAXES]
+    if node.target not in PICKS and (len(softmaxes) != (node.target is F.nll_loss) or any(s in SOFTMAX for s in softmaxes)):
         return "the softmax is not the loss's own"
     if any(not isinstance(n, int) for n in target.shape) or target.dim() == 0 or target.device != chain[0].meta["val"].device:
         return "the targets' sizes differ from call to call, or they are on another device"
@@ -300,7 +328,7 @@ def step_of(before: Node, node: Node, turned: bool) -> tuple[Callable, tuple] | 
         return None
     if node.target in CASTS:
         return (hold_same, (before,)) if made.shape == read.shape else None
-    if node.target in LOG_SOFTMAX:
+    if node.target in SOFTMAXES:
         return (hold_same, (before,)) if softmax_axis(node, made.dim()) == (1 if turned else made.dim() - 1) else None
     if turned:
         return None

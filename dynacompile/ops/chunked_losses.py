@@ -48,7 +48,8 @@ ADD_TO = torch.ops.dynacompile.add_to.default
 class Loss:
     """classes: of the targets. rows: of a chunk. padded: classes that the product is made with, those beyond `classes` being zeros that do not count.
     dtype: that the product is computed in; result: that of the loss. wide_products: the device has products of half precision with results and summands
-    in float32. has_logsumexp: the graph takes the logarithms of the rows' sums of exponentials, too."""
+    in float32. has_logsumexp: the graph takes the logarithms of the rows' sums of exponentials, too. picks: "gather" or "index", where the
+    targets are places that such an operation takes; negative ones of an index count from the end. It checks them itself."""
 
     classes: int
     rows: int
@@ -60,6 +61,15 @@ class Loss:
     label_smoothing: float
     wide_products: bool
     has_logsumexp: bool = False
+    picks: str = ""
+
+
+@dataclass(frozen=True)
+class Pick:
+    """What is taken of each row for one class: the "logarithm" of its probability, its "probability", or its "logit", as `dtype`."""
+
+    kind: str
+    dtype: torch.dtype
 
 
 class WrittenBetween(Exception):
@@ -109,6 +119,24 @@ def hold_same(held: Held) -> Held:
 def loss_of(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None = None) -> torch.Tensor:
     """The loss. Raises WrittenBetween."""
     return results_of(held, target, loss, class_weights)[0]
+
+
+def picked_of(held: Held, target: torch.Tensor, loss: Loss, pick: Pick) -> torch.Tensor:
+    """What is picked of each row, in the shape of `target`: from the same pass as a loss of each row. Raises WrittenBetween."""
+    losses, *logarithms = results_of(held, target, loss, None)
+    if pick.kind == "logit":
+        value = logarithms[0].reshape(target.shape) - losses
+    else:
+        value = -losses if pick.kind == "logarithm" else (-losses).exp()
+    return (value + checked_zeros(held, target, loss)).to(pick.dtype)
+
+
+def checked_zeros(held: Held, target: torch.Tensor, loss: Loss) -> torch.Tensor:
+    """Zeros of the target's shape. Eager's operation makes them, so that a place which is no class raises eager's error."""
+    zeros = torch.zeros((), dtype=loss.result, device=target.device).expand(*held.rows.shape[:-1], loss.classes)
+    if loss.picks == "gather":
+        return zeros.gather(-1, target)
+    return zeros[torch.arange(zeros.shape[0], device=target.device), target]
 
 
 def logsumexp_of(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -243,7 +271,8 @@ class Chunks:
         class_weights: torch.Tensor | None,
         is_checked: bool = False,
     ):
-        self.loss, self.target, self.own_weights = loss, target, class_weights
+        self.loss, self.own_weights = loss, class_weights
+        self.target = torch.where(target < 0, target + loss.classes, target) if loss.picks == "index" else target
         more = loss.padded - loss.classes
         given = None if class_weights is None else wide(class_weights)
         self.class_weights = given if given is None or not more else torch.cat([given, given.new_zeros(more)])
@@ -252,7 +281,7 @@ class Chunks:
         self.is_turned = weight.stride(0) == 1 != weight.stride(1)  # then eager's gradient is, too
         self.weight = self.with_padding(weight)
         self.bias = None if bias is None else self.with_padding(bias)
-        if not is_checked:
+        if not (is_checked or loss.picks):
             require_classes(target, loss.classes, loss.ignore_index)
 
     def with_padding(self, parameter: torch.Tensor) -> torch.Tensor:

@@ -238,14 +238,37 @@ def class_weights_and_z_loss(x, weight, bias, targets):
     return own + 1e-2 * torch.logsumexp(logits, -1).square().mean()
 
 
+def gathered(x, weight, bias, targets):
+    return F.log_softmax(F.linear(x, weight, bias), -1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+
+
+def gathered_probabilities(x, weight, bias, targets):
+    return torch.gather(F.linear(x, weight).softmax(dim=-1, dtype=torch.float64), 2, targets[..., None]).log()
+
+
+def gathered_of_shifted_rows(x, weight, bias, targets):
+    return torch.take_along_dim(F.linear(x, weight, bias).log_softmax(-1)[:, :-1], targets[:, 1:, None], dim=-1).sum()
+
+
+def indexed(x, weight, bias, targets):
+    logarithms = F.log_softmax(F.linear(x, weight, bias).view(-1, CLASSES), 1)
+    return -logarithms[torch.arange(ROWS), targets.view(-1) - CLASSES].mean()
+
+
+def gathered_logits_and_logarithms(x, weight, bias, targets):
+    logits = F.linear(x, weight, bias)
+    return logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - logits.logsumexp(-1)
+
+
+PICKED = (gathered, gathered_probabilities, gathered_of_shifted_rows, indexed, gathered_logits_and_logarithms)
 FURTHER = (
-    z_loss, z_loss_first, z_loss_of_rows, class_weights, class_weights_smoothed, class_weights_summed, class_weights_of_rows, class_weights_and_z_loss
+    *PICKED, z_loss, z_loss_first, z_loss_of_rows, class_weights, class_weights_smoothed, class_weights_summed, class_weights_of_rows, class_weights_and_z_loss
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "default"])
 @pytest.mark.parametrize("form", FURTHER, ids=lambda f: f.__name__)
-def test_logarithms_and_weights_of_classes_come_from_the_chunks(form, backend):
+def test_logarithms_weights_of_classes_and_picked_classes_come_from_the_chunks(form, backend):
     """Values and gradients are eager's, and the logits are never whole."""
     pair, told = differentiated(form, operands())
     assert [chunked for chunked, _ in told] == [True]
@@ -284,6 +307,27 @@ def logarithms_over_rows(x, weight, bias, targets):
     return F.cross_entropy(logits, targets.view(-1)) + logits.logsumexp(0).mean()
 
 
+def two_gathers(x, weight, bias, targets):
+    logarithms = F.log_softmax(F.linear(x, weight), -1)
+    return logarithms.gather(-1, targets[..., None]) - logarithms.gather(-1, targets[..., None].flip(0))
+
+
+def gathered_of_other_rows(x, weight, bias, targets):
+    return F.log_softmax(F.linear(x, weight), -1).gather(-1, targets[:, :5, None])
+
+
+def indexed_in_another_order(x, weight, bias, targets):
+    return F.log_softmax(F.linear(x, weight).view(-1, CLASSES), -1)[torch.arange(ROWS).flip(0), targets.view(-1)]
+
+
+def gathered_logits(x, weight, bias, targets):
+    return F.linear(x, weight).gather(-1, targets[..., None])
+
+
+def loss_of_a_softmax(x, weight, bias, targets):
+    return F.cross_entropy(F.linear(x, weight).softmax(-1).view(-1, CLASSES), targets.view(-1))
+
+
 def probabilities(x, weight, bias, targets):
     return F.cross_entropy(F.linear(x, weight).view(-1, CLASSES), F.one_hot(targets.view(-1), CLASSES).float())
 
@@ -316,6 +360,11 @@ def written(x, weight, bias, targets):
         (probabilities, ["the targets are no int64 classes"]),
         (ending, ["gradients end between the layer and the loss"]),
         (scaled, []),
+        (two_gathers, ["the logits have another use: gather"] * 2),
+        (gathered_of_other_rows, []),
+        (indexed_in_another_order, []),
+        (gathered_logits, []),
+        (loss_of_a_softmax, ["the softmax is not the loss's own"]),
     ],
     ids=lambda v: v.__name__ if callable(v) else "",
 )
@@ -335,6 +384,28 @@ def test_a_write_between_is_seen(backend):
         end()
     torch.testing.assert_close(given, wanted)
     assert [e.chunked for e in events if isinstance(e, LossChunked)] == [True, False]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+@pytest.mark.parametrize("form", [gathered, indexed], ids=lambda f: f.__name__)
+def test_places_that_are_no_class_raise_eagers_error(form, backend):
+    *given, targets = operands()
+    targets[2, 3] += 2 * CLASSES
+    compiled = dynacompile.compile(form, backend=backend, isolate_recompiles=True, options={"logits_bytes": LIMIT})
+    errors = []
+    for call in (form, compiled):
+        with pytest.raises((RuntimeError, IndexError)) as raised:
+            call(*given, targets)
+        errors.append((raised.type, str(raised.value)))
+    assert errors[0] == errors[1]
+
+
+def test_places_that_are_written_before_the_backward_are_refused():
+    *given, targets = operands()
+    loss = dynacompile.compile(gathered, backend="aot_eager", isolate_recompiles=True, options={"logits_bytes": LIMIT})(*given, targets).sum()
+    targets.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 class Tied(nn.Module):
