@@ -76,7 +76,8 @@ class FakeMode(FakeTensorMode):
 
     def _dispatch_impl(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Any) -> Any:
         """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there, and
-        `split` fails along a dimension without elements, whose one part is the whole. `nansum` over no dimensions is over all."""
+        `split` fails along a dimension without elements, whose one part is the whole. `nansum` over no dimensions is over all. Sums of bfloat16 in bags
+        need no list of each index's bag on CPUs, which the rule makes."""
         run: Any = super()._dispatch_impl
         if func is SPLIT and args[0].dim() and is_zero(args[0].shape[dim := argument(2, "dim", args, kwargs) or 0]):
             return [run(torch.ops.aten.slice.Tensor, types, (args[0], dim), {})]
@@ -88,6 +89,8 @@ class FakeMode(FakeTensorMode):
         if func in DEFAULT_TYPES and (kwargs or NOTHING).get("dtype") is None and (dtype := DEFAULT_TYPES[func](args)) is not None:
             kwargs = {**(kwargs or NOTHING), "dtype": dtype}
         made = run(func, types, args, kwargs)
+        if func is EMBEDDING_BAG and adds_at_once(args, kwargs or NOTHING):
+            return made[0], made[1].new_empty(0), *made[2:]
         if func in UNIQUE:
             return made[0], *(t if t.dtype is torch.int64 else t.new_empty(t.shape, dtype=torch.int64) for t in made[1:])
         return made
@@ -122,6 +125,17 @@ DEFAULT_TYPES: Mapping[Any, Callable[[Sequence[Any]], torch.dtype | None]] = {
 }
 """Operations whose rules for fakes, where no type is named, choose another than eager: the type by the arguments; None leaves it to the rule."""
 
+
+def adds_at_once(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether eager's kernel adds bfloat16 rows of a table into their bags as it reads them."""
+    weight, scale = args[0], argument(6, "per_sample_weights", args, kwargs)
+    is_sum = not argument(4, "mode", args, kwargs)
+    padding = argument(8, "padding_idx", args, kwargs)
+    is_read_by_rows = weight.stride(1) == 1 and (scale is None or scale.stride(0) == 1)
+    return weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and is_sum and (padding is None or padding < 0) and is_read_by_rows
+
+
+EMBEDDING_BAG = of_torch.aten_embedding_bag
 SPLIT = torch.ops.aten.split.Tensor
 UNIQUE = frozenset({of_torch.aten_unique2, torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default})
 

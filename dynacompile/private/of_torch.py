@@ -271,6 +271,7 @@ add(
     aten_native_batch_norm_legit_no_stats="torch.ops.aten._native_batch_norm_legit.no_stats",
     aten_native_batch_norm_legit_no_training="torch.ops.aten._native_batch_norm_legit_no_training.default",
     aten_neg_view="torch.ops.aten._neg_view.default",
+    aten_embedding_bag="torch.ops.aten._embedding_bag.default",
     aten_to_copy="torch.ops.aten._to_copy.default",
     aten_unique2="torch.ops.aten._unique2.default",
     aten_unsafe_view="torch.ops.aten._unsafe_view.default",
