@@ -24,6 +24,7 @@ from dynacompile.ops.backward_steps import Step, TensorHook, Tracing
 from dynacompile.ops.batch_norm import batch_norm, functional_batch_norm, functional_instance_norm, instance_norm
 from dynacompile.ops.checks import checked_quantile
 from dynacompile.ops.fused_steps import FUSED_STEPS
+from dynacompile.ops.list_writes import LIST_WRITES
 from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
@@ -46,6 +47,7 @@ SUBSTITUTES: dict[object, Callable] = {
     torch.quantile: checked_quantile(torch.quantile),
     torch.nanquantile: checked_quantile(torch.nanquantile),
     **FUSED_STEPS,
+    **LIST_WRITES,
 }
 METHODS: dict[str, Callable] = {
     "bernoulli": bernoulli,
@@ -55,8 +57,8 @@ METHODS: dict[str, Callable] = {
     "quantile": SUBSTITUTES[torch.quantile],
     "nanquantile": SUBSTITUTES[torch.nanquantile],
 }
-"""Torch-level functions and methods whose ATen form hides a write to an input, or whether it drew in place, or looks at values, or is for torch's
-own kernels alone."""
+"""Torch-level functions and methods whose ATen form hides a write to an input, or does not count it, or whether it drew in place, or looks at values,
+or is for torch's own kernels alone."""
 
 
 class Retake(torch.autograd.Function):
@@ -274,7 +276,7 @@ def interpret_node(
             refuse_folded(node, part, folded, recorder)
             keep_strides(memories[storage(part)], part, recorder)
     results = tensors_of(env[node])
-    if len(results) > 1:
+    if len(results) > 1 and node.target not in LIST_WRITES:
         note(results, node.target, recorder)
     if any(map(is_wrapper, results)):
         recorder.wrappers += results
@@ -460,8 +462,9 @@ def inner(tensor: torch.Tensor) -> FakeTensor:
 
 
 def layout(tensor: torch.Tensor) -> tuple:
-    """What an in-place op on data leaves as it is."""
-    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+    """What an in-place op on data leaves as it is. The stride of a dimension with one element is none of it: rules for fakes give others there."""
+    strides = tuple(0 if type(n) is int and n == 1 else s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.shape, strides, tensor.storage_offset(), tensor.dtype
 
 
 def storage(tensor: torch.Tensor) -> int:
