@@ -21,8 +21,10 @@ FUNCTIONS = ("score", "mask", "derivative")
 def lower_block_attention(low: Lowering, node: torch.fx.Node, args: tuple, kwargs: dict[str, object]) -> bool:
     """Appends the call with its template. False: nothing was done. args, kwargs: as the call has them, with a Ref for each tensor."""
     template = TEMPLATES.get(node.target)  # type: ignore[call-overload]
+    if template is None:
+        return False
     val = node.meta["val"]
-    if template is None or val[0].device.type not in DEVICES:
+    if val[0].device.type not in DEVICES:
         return False
     before = len(low.steps)
     given = arguments(node)
