@@ -1,6 +1,7 @@
 """Random reductions in one to three passes over tensors whose axes lie in any order in memory, as C++ kernels, against the oracle of kernels.
 
 Groups of neighbours, transposed operands, values of rows, of columns and of groups, and outputs of each kind meet in them.
+From seed 100000 on they reduce all elements of rows that have gaps between them, which tasks share out, the last of them fewer.
 
     python -m tests.fuzz.reductions FIRST LAST
 """
@@ -24,7 +25,26 @@ MOST = 150_000  # points
 ERRORS = {F32: 2e-5, BF16: 2e-2, F64: 1e-12}  # beside the largest value, as differences of large values are stored
 
 
+WIDER = 100_000
+
+
+def of_everything(seed: int) -> Kernel:
+    """Reductions of all elements of rows with gaps."""
+    choose = random.Random(seed)
+    rows, length, gap = choose.randint(100, 1500), choose.choice((*range(2, 70), 96, 100, 130, 257)), choose.randint(1, 5)
+    dtype = choose.choice((F32, F32, BF16, F64))
+    wide = F64 if dtype is F64 else F32
+    b = Build(f"reductions_{seed}", (), (rows, length))
+    v = b.load("x", dtype, b.at(length + gap, 1, offset=choose.randint(0, 3)))
+    for k in range(choose.randint(1, 2)):
+        taken = b.reduce(choose.choice(("sum", "sum", "max")), b.mul(v, v) if choose.random() < 0.3 else v)
+        b.store(f"out{k}", wide, b.at(0, 0), taken)
+    return b.kernel()
+
+
 def kernel(seed: int) -> Kernel:
+    if seed >= WIDER:
+        return of_everything(seed)
     choose = random.Random(seed)
     while True:
         x = [choose.choice(SIZES) for _ in range(choose.randint(1, 2))]

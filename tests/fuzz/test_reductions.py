@@ -1,7 +1,11 @@
 """A slice of the fuzzer of reductions."""
 
-from tests.fuzz.reductions import differing
+from tests.fuzz.reductions import WIDER, differing
 
 
 def test_kernels_store_what_the_oracle_does():
     assert list(differing(range(24))) == []
+
+
+def test_reductions_of_all_rows_with_gaps():
+    assert list(differing(range(WIDER + 24, WIDER + 48))) == []

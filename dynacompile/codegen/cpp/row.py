@@ -235,7 +235,8 @@ class Row:
             return f"blocks_of_any_steps<Total{k}, {kinds}, {4 * BLOCK if sets == 1 else BLOCK}>({begin}, {end}, {size}"
         if sets == 1 and self.weight(lane) <= HEAVY and most >= MANY:
             return f"blocks_of_short_steps<Total{k}, Lanes{k}, W, {BLOCK}, {most}, {size}>({begin}, {end}"
-        return f"blocks_of_steps<Total{k}, {kinds}, {BLOCK}, {most}, {size}>({begin}, {end}"
+        exact = "false" if self.plan.split else "true"  # the last chunk of several may be shorter
+        return f"blocks_of_steps<Total{k}, {kinds}, {BLOCK}, {most}, {exact}, {size}>({begin}, {end}"
 
     def lane_body(self, lane: list[int]) -> None:
         plan, out, values = self.plan, self.out, self.values

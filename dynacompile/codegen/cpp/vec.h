@@ -525,12 +525,13 @@ template <class A, int Sets, int W, class N, class F> INLINE auto unbroken_steps
   for (i64 s = begin; s < end; ++s) f(s, 0, length, a);
   return gathered(a).part();
 }
-template <class Total, class A, int Sets, int W, int Block, i64 Most, i64 n, class F> INLINE auto blocks_of_steps(i64 begin, i64 end, F f) {
+template <class Total, class A, int Sets, int W, int Block, i64 Most, bool Exact, i64 n, class F>
+INLINE auto blocks_of_steps(i64 begin, i64 end, F f) {
   constexpr i64 block = (i64)Block * Sets * W, vectors = (n + Sets * W - 1) / (Sets * W), rows = vectors < Block ? Block / vectors : 1;
   constexpr bool few = Most * ((n + block - 1) / block) <= Block;  // of which a sum may be rounded as often as one of few vectors
   typename Either<few, A, Total>::type total;
   for (i64 b = begin; b < end; b += rows) {
-    const i64 e = Most % rows == 0 || b + rows < end ? b + rows : end;
+    const i64 e = (Exact && Most % rows == 0) || b + rows < end ? b + rows : end;
     for (i64 from = 0; from < n; from += block) {
       A a[Sets];
       for (i64 s = b; s < e; ++s)
