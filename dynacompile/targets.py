@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
@@ -23,6 +24,7 @@ from dynacompile.session import SESSION
 
 REGION = "__dynacompile_region__"
 MODULE = "__dynacompile_module__"  # the module that a twin was made of
+COMPOSABLE = "torch.distributed._composable_state"  # loaded by programs that use it, and by nothing here
 OPERATORS = (of_torch.OpOverload, of_torch.OpOverloadPacket, of_torch.CustomOpDef)
 
 
@@ -210,7 +212,14 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
     metaclass: Any = type(cls)
     made = object.__new__(metaclass(cls.__name__, (cls,), namespace))
     object.__setattr__(made, "__dict__", module.__dict__)
+    share_state(module, made)
     return made
+
+
+def share_state(module: torch.nn.Module, made: torch.nn.Module) -> None:
+    """Gives a twin what torch keeps for its module by identity: the state of `fully_shard` and of its likes, which their methods look up."""
+    if COMPOSABLE in sys.modules and module in of_torch.module_states:
+        of_torch.module_states[made] = of_torch.module_states[module]
 
 
 def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str | None, dispatch: Dispatch | None = None) -> torch.nn.Module:

@@ -302,6 +302,7 @@ add(
     functional_collectives="torch.distributed._functional_collectives",
     ShardingPropagator="torch.distributed.tensor._sharding_prop.ShardingPropagator",
     AsyncCollectiveTensor="torch.distributed._functional_collectives.AsyncCollectiveTensor",
+    module_states="torch.distributed._composable_state._module_state_mapping",
 )
 add(
     "oneDNN's linear layer of 16-bit numbers",

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
@@ -172,6 +173,41 @@ def accumulated() -> None:
     agrees(accumulated=2)
 
 
+def synchronized_last() -> None:
+    """Methods of FSDP are asked of what compile() gave."""
+
+    def steps(net: Any) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        for k in range(STEPS):
+            for part in range(2):
+                net.set_requires_gradient_sync(part == 1)
+                net(batch(10 * k + dist.get_rank() + 100 * part)).sum().backward()
+            found += [full(p.grad) for p in net.parameters()]
+            net.zero_grad()
+        return found
+
+    wanted = steps(sharded(Net()))
+    for wrap in (blocks, whole):
+        found, _ = counted(wrap, steps, sharded(Net()))
+        same(found, wanted)
+
+
+def checkpointed_by_wrappers() -> None:
+    """`checkpoint_wrapper` around each block, compiled with what it wraps."""
+
+    def made(wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
+        net = Net()
+        for k, block in enumerate(net.blocks):
+            net.blocks[k] = checkpoint_wrapper(block)
+        return sharded(wrap(net))
+
+    wanted, _ = counted(eager, trained, made(eager))
+    dynacompile.reset()
+    found, counts = counted(eager, trained, made(blocks))
+    same(found, wanted)
+    assert counts == ENTRIES, counts
+
+
 def built_on_meta() -> None:
     def made() -> nn.Module:
         with torch.device("meta"):
@@ -276,6 +312,8 @@ CASES = (
     checkpointed,
     clipped,
     accumulated,
+    synchronized_last,
+    checkpointed_by_wrappers,
     built_on_meta,
     state_dicts,
 )

@@ -84,6 +84,7 @@ INLINED = frozenset(
     {
         "torch.utils.checkpoint",
         "torch.distributed._functional_collectives",
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper",
         "torch.distributed.tensor._api",
         "torch.distributed.tensor.parallel.style",
     }
@@ -316,6 +317,9 @@ def special_function(cx: Context, real: types.FunctionType, source: Source) -> V
 
 
 def refusal(module: str) -> str | None:
+    """The reason for which functions of a module end the graph; None where they are followed."""
+    if module in INLINED:
+        return None
     parts = module.split(".")
     for count in range(len(parts), 0, -1):
         code = REFUSED.get(".".join(parts[:count]))
