@@ -126,6 +126,12 @@ class CompileConfig:
     collective_bytes: int = option(
         0, "code", "bytes that collectives of one kind may have together to be one call: every process has to run compiled programs then; 0: each is a call"
     )
+    flight_bytes: int = option(
+        1 << 30, "code", "bytes that collectives under way may hold together: what they read and give until they are waited for; 0: one at a time"
+    )
+    regather: bool = option(
+        False, "code", "parameters that the graph gathers are not kept for backward, which gathers them again: every process has to run compiled programs then"
+    )
     attention_scores: int = option(
         0, "code", "scores of one head from which hand-written attention becomes torch's operator; 0: from where that is faster, as measured; -1: never"
     )
@@ -174,7 +180,7 @@ class CompileConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name} must be an int >= 0 (0: chosen from the machine), not {value!r}")
-        for name in ("max_entries", "max_bytes", "trace_limit", "gradient_bytes", "collective_bytes"):
+        for name in ("max_entries", "max_bytes", "trace_limit", "gradient_bytes", "collective_bytes", "flight_bytes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
                 raise ConfigError(f"{name} must be an int >= 0, not {value!r}")

@@ -76,9 +76,9 @@ def compile_frame(
         with under(captured.settings, native_core().set_deterministic_algorithms):
             flags: list[Flag] = []
             guarding = Guarding(captured, flags, env)
-            told = replace(
-                env, breaks=captured.break_ is not None, rely=lambda name, read, value: flags.append(Flag(name, read, value)), meanwhile=guarding.begin
-            )
+            rely = lambda name, read, value: flags.append(Flag(name, read, value))  # noqa: E731
+            config = replace(env.config, regather=True) if captured.regather else env.config
+            told = replace(env, config=config, breaks=captured.break_ is not None, rely=rely, meanwhile=guarding.begin)
             try:
                 with torch.set_grad_enabled(captured.with_gradients or torch.is_grad_enabled()):
                     call = make_call(captured, told) if captured.compact is not None else None

@@ -9,6 +9,7 @@ import torch.fx
 
 from dynacompile.autograd.attention_choices import with_attention_kernels
 from dynacompile.autograd.decompose import decomposition_table
+from dynacompile.autograd.gathers import gather_ahead
 from dynacompile.autograd.joint import trace_joint
 from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.autograd.large_losses import with_chunked_losses
@@ -37,10 +38,13 @@ def differentiate(graph: torch.fx.GraphModule, fakes: Sequence[object], env: Env
     if env.config.freeze and not joint.tangents:
         weights = {n for i, (n, fake) in enumerate(zip(joint.placeholders, fakes, strict=False)) if is_parameter(fake) and i not in joint.written}
         pack_weights(joint.graph, weights)
-    pair = split(joint, env.config.memory_budget)
-    if env.config.collective_bytes:
+    pair = split(joint, env.config.memory_budget, env.config.regather)
+    if env.config.collective_bytes or env.config.regather:
         for part in (pair.forward, *pair.stages, *((pair.backward,) if pair.backward is not None else ())):
-            bucket_collectives(part.graph, env.config.collective_bytes)
+            if env.config.regather:
+                gather_ahead(part.graph, env.config.flight_bytes)
+            if env.config.collective_bytes:
+                bucket_collectives(part.graph, env.config.collective_bytes)
             part.recompile()
     return pair
 

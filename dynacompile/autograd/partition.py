@@ -9,6 +9,7 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.facts import FUSIBLE, byte_size, has_effect, is_random, is_view, kind, looks_at_values, real_users, view_base
+from dynacompile.autograd.gathers import gathered_from_inputs, sent_inputs
 from dynacompile.autograd.joint_graph import JointGraph
 from dynacompile.autograd.made_again import CALLS, by_price, cheap_again
 from dynacompile.autograd.mincut import FlowNetwork
@@ -31,11 +32,13 @@ MOST_COPIED = 1 << 16
 class Sides:
     """The joint graph's nodes by what they serve. primal: independent of the tangents. forward: needed by forward's results, or called for their effect.
     backward: those that depend on tangents. frontier: primal nodes that backward nodes or gradients use. copied: inputs that may be written before
-    backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller: to save one is to save a copy. Leaves, which an
-    optimizer may write, are among them up to MOST_COPIED bytes; larger ones are read where they lie, and a write to one is an error in backward.
+    backward has read them, by the graph or, where eager's autograd keeps nothing of them, by the caller: to save one is to save a copy. Leaves, and parts of
+    parameters that are gathered again, which an optimizer may write, are among them up to MOST_COPIED bytes; larger ones are read where they lie, and a
+    write to one is an error in backward.
     exposed: results that eager does not keep; they are saved as they are, and a backward after a write runs the graph again. lost: inputs that gradients
     depend on and the graph writes: unless copies of them all are saved, it can't run again, and to save an exposed result is to save a copy of it.
-    watched: inputs that eager does not keep and whose copies nobody saves: a write to one that the backward reads is an error that eager has not."""
+    watched: inputs that eager does not keep and whose copies nobody saves: a write to one that the backward reads is an error that eager has not.
+    gathered: what is computed in backward again, whatever it costs."""
 
     primal: list[Node]
     forward: set[Node]
@@ -45,6 +48,7 @@ class Sides:
     exposed: set[Node]
     lost: set[Node]
     watched: set[Node]
+    gathered: set[Node]
 
     def copied_results(self, saved: Collection[Node]) -> set[Node]:
         return self.exposed if self.lost.difference(saved) else set()
@@ -60,7 +64,8 @@ class Cut:
     everything: int
 
 
-def sides(joint: JointGraph) -> Sides:
+def sides(joint: JointGraph, regather: bool = False) -> Sides:
+    """regather: what is gathered from inputs is gathered again."""
     placeholders = joint.placeholders
     tangents = set(placeholders[joint.inputs :])
     forward_group, written_group, grads = joint.groups
@@ -82,10 +87,12 @@ def sides(joint: JointGraph) -> Sides:
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
     kept = {w.index for w in joint.history.watches if w.is_input}
     unkept = [(i, n) for i, n in enumerate(placeholders[: joint.inputs]) if i not in kept and isinstance(n.meta["val"], FakeTensor)]
-    writable = {n for i, n in unkept if i not in joint.leaves or byte_size(n) <= MOST_COPIED}
+    gathered = gathered_from_inputs(primal) if regather else set()
+    parameters = {placeholders[i] for i in joint.leaves} | sent_inputs(gathered)
+    writable = {n for _, n in unkept if n not in parameters or byte_size(n) <= MOST_COPIED}
     read = ancestors([*grads, *joint.captured, *(n for n in primal if has_effect(n))]) if mutated else set()
     watched = {n for _, n in unkept} - mutated - writable
-    return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint), mutated & read, watched)
+    return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint), mutated & read, watched, gathered)
 
 
 def exposed(joint: JointGraph) -> set[Node]:
@@ -159,7 +166,9 @@ def recompute_costs(side: Sides) -> dict[Node, int]:
     costs: dict[Node, int] = {}
     for node in side.primal:
         what = kind(node)
-        if is_random(node) or is_collective(node.target) or what == "placeholder" or node.target is KEEP:
+        if node in side.gathered:
+            costs[node] = 0
+        elif is_random(node) or is_collective(node.target) or what == "placeholder" or node.target is KEEP:
             costs[node] = NEVER
         elif what in ("item", "view", "create", "get_attr") or node not in side.forward:
             costs[node] = 0
@@ -249,6 +258,8 @@ def weight(node: Node, side: Sides, depth: Mapping[Node, int]) -> int:
     """Price of saving a node. Inputs are alive anyway, unless they must be copied; what forward does not store costs a write. Of two nodes of one size,
     the one that the caller can't write is saved."""
     size = max(byte_size(node), 1) * 4
+    if node in side.gathered:
+        return NEVER
     if node.op == "placeholder":
         return size * 2 if node in side.copied else 1
     if node in side.exposed and side.lost:

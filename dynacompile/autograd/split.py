@@ -23,13 +23,13 @@ from dynacompile.private import of_torch
 Node = torch.fx.Node
 
 
-def split(joint: JointGraph, budget: float) -> ForwardBackward:
-    """budget: share of the default cut's saved bytes that may be kept for backward."""
+def split(joint: JointGraph, budget: float, regather: bool = False) -> ForwardBackward:
+    """budget: share of the default cut's saved bytes that may be kept for backward. regather: what is gathered from inputs is gathered again."""
     if not joint.tangents:
         side = sides(joint)
         forward, _, _ = write_forward(joint, side, ())
         return ForwardBackward(forward, None, contract(joint, forward), {"ops": calls(forward)})
-    side = sides(joint)
+    side = sides(joint, regather)
     cut = choose_cut(joint, side, budget)
     inputs = joint.placeholders[: joint.inputs]
     saved_inputs = [n for n in inputs if n in cut.saved and n not in side.copied]

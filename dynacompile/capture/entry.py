@@ -29,6 +29,7 @@ from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.shared_memory import SharesMemory
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, counts_loop
 from dynacompile.capture.tensors.bodies import BodyWrites
+from dynacompile.capture.tensors.checkpointing import Regathered
 from dynacompile.capture.tensors.deferred_texts import TextOutdated
 from dynacompile.capture.tensors.distributions import assumable
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
@@ -398,6 +399,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         whole=stop is None,
         settings=cx.effects.settings.used or {},
         with_gradients=cx.manner.with_gradients,
+        regather=cx.state(Regathered).asked,
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
         wrappers=wrappers_of(graph, inputs, leaves),

@@ -151,6 +151,7 @@ class Captured:
     settings: those of torch that `code` changes before it calls the graph, as in ir.determinism.
     shape_guards: gives the guards on symbolic sizes; to be called when the graph is compiled, since compiling may rely on more of them.
     with_gradients: the graph is to be called, and compiled, with gradients turned on.
+    regather: the program has asked for gathers to be made again in the backward, as the option of that name does.
     wrappers: None where no input or output is one.
     """
 
@@ -169,6 +170,7 @@ class Captured:
     facts: dict[str, int] = field(default_factory=dict)
     wrappers: Wrappers | None = None
     with_gradients: bool = False
+    regather: bool = False
 
     @property
     def graph(self) -> torch.fx.GraphModule | None:

@@ -14,6 +14,7 @@ from dynacompile.private.of_torch import FakeTensor
 
 NAMESPACES = frozenset({"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"})
 FUNCTIONAL = "torch.distributed._functional_collectives"  # loaded by programs that use it, and by nothing here
+GATHERS = frozenset({"_c10d_functional::all_gather_into_tensor", "_c10d_functional::all_gather_into_tensor_coalesced"})
 WAITS = frozenset({"_c10d_functional::wait_tensor", "c10d_functional::wait_tensor"})
 
 
@@ -31,6 +32,11 @@ def is_collective(op: object) -> bool:
 
 def is_wait(op: object) -> bool:
     return isinstance(op, of_torch.OpOverload) and op._schema.name in WAITS
+
+
+def is_gather(op: object) -> bool:
+    """Whether the op begins to give each process what all have."""
+    return isinstance(op, of_torch.OpOverload) and op._schema.name in GATHERS
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def fused(program: LoopProgram, env: Env) -> Units:
 def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp = NOTHING, choose: Choose | None = None, spans: int = 1) -> Schedule:
     """Kernels, launches and memory of units that are fused. copies: of a program that is made of parts, their other occurrences. spans: see `gather`."""
     memory: dict[str, Range] = {}
-    nests = kernel_nests(units, memory)
+    nests = kernel_nests(units, memory, env)
     scratch: tuple[str, ...] = ()
     if env.config.fuse and choose is not None:
         units, scratch = fuse_products(units, nests, env, choose)
@@ -110,7 +110,7 @@ def emit(units: Units, env: Env, copies: Copies | None = None, given_up: GivenUp
             env.emit(listed(env, "", members, False, reason))
     copies = copies or Copies.none(program)
     runs: list[Run] = []
-    for unit in order(units):
+    for unit in order(units, env.config.flight_bytes):
         if unit.extern is not None and unit.extern.template is not None:
             name, given = kernels.launch_call(unit.extern, units.roots)
             for names in copies.names[unit.part]:
@@ -151,14 +151,14 @@ def names_used(buffers: Mapping[str, Buffer], runs: Sequence[Run], copies: Copie
     return found
 
 
-def kernel_nests(units: Units, memory: dict[str, Range]) -> dict[int, Nest]:
+def kernel_nests(units: Units, memory: dict[str, Range], env: Env) -> dict[int, Nest]:
     """What the kernel of each unit does that is no call. memory: gets the ranges of what kernels hand to others in buffers that nothing else writes, where
     places are among it."""
     buffers = units.program.buffers
     found: dict[int, Nest] = {}
     whole = any(b.kind == "temp" and b.dtype in WHOLE for b in buffers.values())
     places = whole and any(reads_at_elements(nest) for unit in units.by_id.values() for _, nest in unit.members)
-    for unit in order(units) if places else units.by_id.values():
+    for unit in order(units, env.config.flight_bytes) if places else units.by_id.values():
         if unit.extern is None:
             stored = [w for w in unit.writes if w in units.kept or units.readers.get(w, set()) - {unit.id}]
             nest = unit.members[0][1] if len(unit.members) == 1 else join([n for _, n in unit.members], unit.axes, stored, units.program.buffers)

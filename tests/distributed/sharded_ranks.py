@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dynacompile
 from dynacompile import events
+from tests.distributed.by_parameter import gathering, gathers_again
 from tests.distributed.models import batch
 from tests.distributed.ranks import DEVICE, run_cases
 
@@ -225,6 +227,31 @@ def built_on_meta() -> None:
     assert counts == ENTRIES, counts
 
 
+def gathered_by_parameter() -> None:
+    """Collectives in the graph, which is one: parameters are gathered where they are read, all kept or gathered again, few at a time, or joined."""
+    few, joined = {"flight_bytes": 1 << 11}, {"collective_bytes": 1 << 12}
+    for how, options in (
+        ({}, {}),
+        ({}, {"regather": True}),
+        ({"contexts": gathers_again}, few),
+        ({}, {"regather": True, **few, **joined}),
+        ({"uneven": True}, few),
+    ):
+        wanted, _ = counted(eager, trained, by_parameter(Net(), **how))
+        found, counts = counted(partial(dynacompile.compile, fullgraph=True, options=options), trained, by_parameter(Net(), **how))
+        same(found, wanted)
+        assert counts == {"Compiled": 1, "Recompiled": 0, "LimitHit": 0, "FrameSkipped": 0}, (how, options, counts)
+
+
+def by_parameter(net: Net, uneven: bool = False, **how: Any) -> nn.Module:
+    """uneven: with a head of a size that the ranks have unequal parts of."""
+    if uneven:
+        net.blocks.append(nn.Linear(WIDTH, 5).requires_grad_())
+        nn.init.ones_(net.blocks[-1].weight)
+        nn.init.zeros_(net.blocks[-1].bias)
+    return gathering(net, mesh(), **how)
+
+
 def state_dicts() -> None:
     """Full, and sharded through the distributed checkpoint: names and values are eager's, and training goes on from either."""
     folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
@@ -314,6 +341,7 @@ CASES = (
     accumulated,
     synchronized_last,
     checkpointed_by_wrappers,
+    gathered_by_parameter,
     built_on_meta,
     state_dicts,
 )

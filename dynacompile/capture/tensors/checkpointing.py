@@ -11,18 +11,21 @@ import torch.utils.checkpoint as checkpointing
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.tensors.grad_modes import GradModeContext
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.tensors.torch_functions import TorchFunction
+from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import DecoratedValue
 from dynacompile.capture.values.functions import FunctionValue
-from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.ops.collectives import is_collective
+from dynacompile.ops.placed import Placing
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
 OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
-POLICIES = tuple(getattr(checkpointing, name) for name in ("noop_context_fn", "create_selective_checkpoint_contexts"))
 
 
 @handles(checkpointing.checkpoint)
@@ -33,12 +36,15 @@ def checkpoint(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
     if not isinstance(reentrant, ConstantValue) or type(reentrant.value) is not bool:
         raise unsupported("checkpoint", "checkpoint() without use_reentrant")
     policy = options.pop("context_fn", None)
-    if policy is not None and not is_policy(policy):
-        raise unsupported("checkpoint", f"checkpoint() with context_fn={policy.describe()}")
+    rule = None if policy is None else rule_of(cx, policy)
     if not all(isinstance(value, ConstantValue) for value in options.values()):
         raise unsupported("checkpoint", "checkpoint() with options that are not constant")
     if not reentrant.value:
-        return run_once(cx, options, lambda: args[0].call(cx, args[1:], given))
+        before = len(cx.recorder.nodes)
+        result = run_once(cx, options, lambda: args[0].call(cx, args[1:], given))
+        if rule is not None and any(isinstance(node.target, Placing) or is_collective(node.target) for node in cx.recorder.nodes[before:]):
+            note_gathers(cx, rule)
+        return result
     if given or "debug" in options or "determinism_check" in options or policy is not None:
         raise unsupported("checkpoint", "checkpoint() with use_reentrant=True and keyword arguments")
     return run_once(cx, options, lambda: call_reentrant(cx, args[0], args[1:]))
@@ -67,8 +73,44 @@ def call_reentrant(cx: Context, function: Value, args: list[Value]) -> Value:
     return DecoratedValue(GradModeContext(torch.no_grad, False), function).call(cx, args, {})
 
 
-def is_policy(value: Value) -> bool:
-    """Whether a context_fn says no more than what to keep."""
-    if isinstance(value, PartialValue):
-        return is_policy(value.function)
-    return isinstance(value, FunctionValue) and value.real in POLICIES
+class PolicyValue(Value):
+    """What `create_selective_checkpoint_contexts` makes of a rule that says what to keep: a function of operators, or a list of those to keep."""
+
+    def __init__(self, rule: Value):
+        self.rule = rule
+
+    def describe(self) -> str:
+        return f"the contexts of create_selective_checkpoint_contexts({self.rule.describe()})"
+
+
+@handles(checkpointing.create_selective_checkpoint_contexts)
+def policy_of_rule(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    names = ["policy_fn_or_list", "allow_cache_entry_mutation"]
+    return PolicyValue(bind_arguments("create_selective_checkpoint_contexts", names, args, kwargs, {names[1]: ConstantValue(False)})[0])
+
+
+def rule_of(cx: Context, policy: Value) -> Value | None:
+    """What a context_fn says of what to keep; None where it says nothing. Raises Unsupported for one that does more than that."""
+    if isinstance(policy, FunctionValue) and policy.real is checkpointing.noop_context_fn:
+        return None
+    made = policy.call(cx, [], {})
+    if not isinstance(made, PolicyValue):
+        raise unsupported("checkpoint", f"checkpoint() with context_fn={policy.describe()}")
+    return made.rule
+
+
+class Regathered:
+    """asked: whether a policy has gathers made again in the backward."""
+
+    asked = False
+
+
+def note_gathers(cx: Context, rule: Value) -> None:
+    """Asks the rule of a function that gathers tensors whether its gathers are to be made again. What else it says is the partitioner's choice."""
+    if isinstance(cx.force(rule), SequenceValue):
+        return
+    kind = cx.class_value(checkpointing.SelectiveCheckpointContext, None)
+    answer = cx.force(rule.call(cx, [kind.call(cx, [], {"is_recompute": ConstantValue(False)}), TorchFunction(of_torch.functional_all_gather)], {}))
+    if not isinstance(answer, ConstantValue):
+        raise unsupported("checkpoint", f"checkpoint() by a policy that gives {answer.describe()}")
+    cx.state(Regathered).asked |= answer.value is checkpointing.CheckpointPolicy.MUST_RECOMPUTE
