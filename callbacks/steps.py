@@ -30,7 +30,7 @@ VARYING = ("batch_idx", "dataloader_idx", *(f"{scope}.{count}" for scope in ("to
 CHANGED_BY_LOGGING = ("callback_metrics", "logged_metrics", "progress_bar_metrics", "_results")
 
 for _log in (L.LightningModule.log, L.LightningModule.log_dict):
-    dynacompile.after_graph(_log, changes=CHANGED_BY_LOGGING, history="enable_graph")
+    dynacompile.after_graph(_log, changes=CHANGED_BY_LOGGING, history="enable_graph", talks="sync_dist")
 dynacompile.leave_to_python(L, lightning_utilities, torchmetrics, clipping)
 dynacompile.leave_to_python(LightningOptimizer.step, reason="an optimizer's step is compiled by itself")
 dynacompile.leave_to_python(L.LightningModule.manual_backward, reason="it runs autograd")

@@ -58,18 +58,20 @@ class AfterGraph(NamedTuple):
 
     changes: frozenset[str]
     history: str
+    talks: str
 
 
-def after_graph(fn: F, *, changes: Sequence[str] = (), history: str = "") -> F:
+def after_graph(fn: F, *, changes: Sequence[str] = (), history: str = "", talks: str = "") -> F:
     """Calls of `fn` in compiled code are noted, and made after the graph with the same values in the same order, as plain Python: what reports need not
     end a graph. fn must be a function that returns None; it is marked, and given back.
 
     Lists, dicts and tensors have the content that they had at the call: the graph ends before a tensor is written, or another object changed, that such
     a call was given. The first argument of a method is not among these: what the frame writes to it fn may see. changes: names of attributes that a call of
     fn may change; the graph ends before code reads one of them after the call. history: the parameter of fn that, where it is given as true, has tensors
-    come with their autograd history; in other calls they come detached. "": they always come as they are.
+    come with their autograd history; in other calls they come detached. "": they always come as they are. talks: the parameter that, where it is given as
+    true, has fn talk to other processes; the graph ends before a collective that follows such a call, as each process has to make them in one order.
     """
-    setattr(fn, AFTER_GRAPH, AfterGraph(frozenset(changes), history))
+    setattr(fn, AFTER_GRAPH, AfterGraph(frozenset(changes), history, talks))
     return fn
 
 

@@ -94,6 +94,7 @@ class GraphState:
         self._last_placeholder: torch.fx.Node | None = None
         self._last_entrance: torch.fx.Node | None = None  # of the nodes behind the placeholders that make wrappers
         self.begins_with_gradients = torch.is_grad_enabled()
+        self.talks_later = ""
         self.wrappers: dict[int, GraphTensor] = {}  # id of the fake of an input that lies inside of one
 
     def made(self, value: GraphTensor, fake: torch.Tensor) -> None:

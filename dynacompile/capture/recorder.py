@@ -22,7 +22,7 @@ from dynacompile.capture.refused_types import check_out_types, check_types, is_o
 from dynacompile.capture.results import ALL
 from dynacompile.capture.symbols import Unbacked
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.tensors.wrappers import check_written, tensor_value
+from dynacompile.capture.tensors.wrappers import WrapperTensor, check_written, tensor_value
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.graph_tensor import GraphTensor
@@ -33,11 +33,23 @@ from dynacompile.ir.looks import Later, Look, give
 from dynacompile.ir.nodes import copy_node, new_node
 from dynacompile.ir.rounds import Again
 from dynacompile.ir.symbolic_graphs import add_node
+from dynacompile.ops.collectives import is_collective, is_wait
+from dynacompile.ops.placed import Placing
 from dynacompile.ops.wrappers import is_wrapper
 from dynacompile.private.of_torch import FakeTensor
 
 QUANTIZING = frozenset({"quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic", "dequantize", "int_repr"})
 STRIDED = ("as_strided", torch.as_strided)
+
+
+def talks(target: Any, args: Sequence[Value]) -> bool:
+    """Whether an operation may begin to talk to other processes."""
+    if isinstance(target, Placing) or (is_collective(target) and not is_wait(target)):
+        return True
+    if target == "detach":
+        return False
+    items = [item for arg in args for item in (arg.items if isinstance(arg, (ListValue, TupleValue)) else (arg,))]
+    return any(isinstance(item, WrapperTensor) for item in items)
 
 
 class Recorder(Inputs):
@@ -46,6 +58,8 @@ class Recorder(Inputs):
     def op(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Runs and records one operation. kind: call_function or call_method."""
         self.refuse_more()
+        if self.talks_later and talks(target, args):
+            raise unsupported("collective", self.talks_later)
         if kind == "call_function" and target in LIST_OPS and is_plain(self):
             over_lists = record_over_lists(self, target, args, kwargs, self._site())
             if over_lists is not None:

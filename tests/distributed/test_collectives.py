@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -126,6 +128,40 @@ def test_a_collective_without_a_wait_is_waited_for():
         return ops.all_gather_into_tensor(x * 2, 2, "0") * 1
 
     assert counted(function, torch.ones(4)) == {"all_gather_into_tensor": 1, "wait_tensor": 1}
+
+
+def reported(x, sync_dist=False):
+    told.append(("reported", len(x)))
+
+
+told: list = []
+dynacompile.after_graph(reported, talks="sync_dist")
+
+
+@pytest.mark.parametrize("talks", [True, False])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda x, mesh: functional.all_reduce(x, "sum", [0, 1]),
+        lambda x, mesh: dist.all_reduce(x),
+        lambda x, mesh: DTensor.from_local(x, mesh, [Partial()]).full_tensor(),
+    ],
+    ids=["functional", "in place", "of a DTensor"],
+)
+def test_a_collective_behind_a_call_that_talks_after_the_graph_comes_after_it(begin, talks):
+    """As `self.log(..., sync_dist=True)` of Lightning: a rank in eager makes that call first."""
+
+    def function(x, mesh):
+        reported(x, sync_dist=talks)
+        return begin(x * 2, mesh)
+
+    breaks: list = []
+    end = dynacompile.subscribe(lambda event: breaks.append(event) if isinstance(event, GraphBroke) else None)
+    told.clear()
+    dynacompile.compile(function)(torch.ones(4), init_device_mesh("cpu", (2,)))
+    end()
+    assert told == [("reported", 4)]
+    assert [("called after the graph" in event.reason, event.code) for event in breaks] == [(True, "collective")] * talks
 
 
 JOINED = {"collective_bytes": 1 << 10}

@@ -45,6 +45,8 @@ class DeferredFunction(CallableValue):
         given = [*receiver, *(self.kept(cx, value, keeps) for value in [*rest, *kwargs.values()])]
         cx.effects.defer(plain(self.real), given, cx.frames[0].current.position, tuple(kwargs))
         cx.effects.hidden |= marks.changes
+        if marks.talks and self.is_true(cx, marks.talks, args, kwargs):
+            cx.recorder.talks_later = f"an operation behind {self.describe()}({marks.talks}=True), which is called after the graph and"
         return ConstantValue(None)
 
     def is_true(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> bool:

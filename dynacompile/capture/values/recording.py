@@ -31,6 +31,7 @@ class Recording(Protocol):
     held: storages of tensors that calls after the graph are given. shown: of those that guards or residual code read.
     wrappers: values of inputs that wrap others, by the ids of the fakes inside. versions: of inputs at the start, by the ids of their fakes.
     optional: nodes without which the graph does the same, where nothing takes what they give.
+    talks_later: what is said of a collective, where a call that is made after the graph talks to other processes and is to do so before; "": there is none.
     """
 
     graph: torch.fx.Graph
@@ -38,6 +39,7 @@ class Recording(Protocol):
     ops: int
     in_inference: bool
     begins_with_gradients: bool
+    talks_later: str
     rebound: set[int]
     tensors: dict[str, GraphTensor]
     values: dict[int, GraphTensor]
