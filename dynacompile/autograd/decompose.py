@@ -40,6 +40,11 @@ def recurrent_layer_backward(*args, **kwargs):
     raise Unsupported("recurrent-layer", "the CPU's fused LSTM can't be trained inside a graph", "leave the LSTM outside of the compiled function")
 
 
+def padded(x, pad, mode="constant", value=None):
+    """DTensor's dispatch calls it on parts of unequal sizes, below where torch takes it apart."""
+    return aten.constant_pad_nd.default(x, pad, 0 if value is None else value) if mode == "constant" else NotImplemented
+
+
 def decomposition_table() -> Mapping[of_torch.OpOverload, Callable]:
     """Rules by overload; the recorder runs them instead of recording the op."""
     return {
@@ -47,6 +52,7 @@ def decomposition_table() -> Mapping[of_torch.OpOverload, Callable]:
         **(COMPARED if coins_are_comparisons() else {}),
         aten.native_batch_norm.default: undeclared_batch_norm,
         aten.cudnn_batch_norm.default: undeclared_cudnn_batch_norm,
+        aten.pad.default: padded,
         aten.mkldnn_rnn_layer.default: recurrent_layer,
         aten.mkldnn_rnn_layer_backward.default: recurrent_layer_backward,
     }

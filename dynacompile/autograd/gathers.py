@@ -1,8 +1,9 @@
 """Parameters that a graph gathers from the processes that have a part of each, as fully sharded training does.
 
 The gathers of a backward that makes them again depend on no gradient, so that they can begin beside the work before them. Ranks have to make the same calls in
-the same order, and a rank in eager would not make these: every process runs the compiled program. Their place in it follows from the sizes of parameters and
-from the order in which they are used, which ranks have in common, and not from times.
+the same order, and a rank in eager would not make these: every process runs the compiled program. Which there are, and their place in it, follow from the sizes
+of parameters and from what the backward reads in which order, which ranks have in common: not from times, nor from the sizes of a rank's batch. So what is
+computed from gathered values and others is kept, and not made again where that would be less.
 """
 
 from __future__ import annotations

@@ -168,6 +168,8 @@ def recompute_costs(side: Sides) -> dict[Node, int]:
         what = kind(node)
         if node in side.gathered:
             costs[node] = 0
+        elif any(arg in side.gathered for arg in node.all_input_nodes):
+            costs[node] = NEVER  # which gathers are made again follows from what reads them, and not from sizes, which differ between ranks
         elif is_random(node) or is_collective(node.target) or what == "placeholder" or node.target is KEEP:
             costs[node] = NEVER
         elif what in ("item", "view", "create", "get_attr") or node not in side.forward:

@@ -236,6 +236,7 @@ def gathered_by_parameter() -> None:
         ({"contexts": gathers_again}, few),
         ({}, {"regather": True, **few, **joined}),
         ({"uneven": True}, few),
+        ({"uneven": True}, {"regather": True, **few, **joined}),
     ):
         wanted, _ = counted(eager, trained, by_parameter(Net(), **how))
         found, counts = counted(partial(dynacompile.compile, fullgraph=True, options=options), trained, by_parameter(Net(), **how))

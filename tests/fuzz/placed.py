@@ -2,6 +2,7 @@
 
 `python -m tests.fuzz.placed FIRST LAST [--backend NAME] [--show]` starts both ranks. Numbers are small ints, so that sums are exact in any order and values
 must agree to the bit. Seeds take turns: with gradients, without, and with writes. In the last call of a program its inputs are placed in another way.
+Seeds take turns as well in how collectives are planned: how many may be under way, whether gathers are made again, and which are joined.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ WIDTH, MANY = 4, 6
 PLACES = (Shard(0), Shard(1), Replicate())
 CALLS = 3
 GRADIENTS, PLAIN, WRITES = range(3)
+PLANS: tuple[dict[str, Any], ...] = ({}, {"regather": True}, {"flight_bytes": 0}, {"regather": True, "flight_bytes": 0, "collective_bytes": 256})
 BACKENDS = ("reference", "default", "aot_eager")
 
 
@@ -216,7 +218,7 @@ def compare(seed: int, backend: str = "reference", show: bool = False) -> str:
             broken.append(f"[{event.code}] {event.reason}")
 
     end = dynacompile.subscribe(told)
-    options = {"verify": True, "fallback": "none", "reference": backend == "reference"}
+    options = {"verify": True, "fallback": "none", "reference": backend == "reference", **PLANS[seed // 3 % len(PLANS)]}
     compiled = dynacompile.compile(function, backend="default" if backend == "reference" else backend, options=options)
     try:
         for call in range(CALLS):
