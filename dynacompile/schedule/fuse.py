@@ -230,7 +230,7 @@ class Fuser:
         one, two = self.loops[a.id], self.loops[b.id]
         reduced = {x.var for x in axes if x.role == "r"}
         saved = 0
-        if not adds_alike(a, b, axes) or not scans_meet(one, two):
+        if not adds_alike(a, b, axes, one.device.type == "cuda") or not scans_meet(one, two):  # type: ignore[attr-defined]
             return False
         for name in a.writes & b.reads:
             written = {i.subs(to_a) for i in one.stores[name]}
@@ -302,12 +302,16 @@ def stores_fall(found: Alignment, follow: Loops) -> bool:
     return any(falls(i.subs(found.guest), found.axes) for stored in follow.stores.values() for i in stored)
 
 
-def adds_alike(a: Unit, b: Unit, axes: tuple[Axis, ...]) -> bool:
-    """What one adds to memory, the other does not read, and each point of the common space adds what one of its own points did."""
+def adds_alike(a: Unit, b: Unit, axes: tuple[Axis, ...], cuda: bool) -> bool:
+    """What one adds to memory, the other does not read, and each point of the common space adds what one of its own points did. cuda: all points run side by
+    side where one adds, so that none sums or scans."""
     if a.adds_to(b.reads) or b.adds_to(a.reads):
         return False
+    nests = [nest for unit in (a, b) for _, nest in unit.members]
+    if cuda and any(nest.adds for nest in nests) and any(nest.is_reduction or nest.folded or nest.scans() for nest in nests):
+        return False
     reduces = any(x.role == "r" for x in axes)
-    return not reduces or all(nest.r_axes or not nest.adds for unit in (a, b) for _, nest in unit.members)
+    return not reduces or all(nest.r_axes or not nest.adds for nest in nests)
 
 
 def spaces_meet(one: Loops, two: Loops) -> bool:

@@ -22,6 +22,7 @@ from tests.lower.tracing import ENV
 
 from .cpp_running import ENV as CPP
 from .cpp_running import Library
+from .product_cases import plan_on_gpu
 from .triton_cases import F32, F64, I32, I64, Build
 
 GOLDEN = Path(__file__).parent / "golden" / "add_rows.cpp"
@@ -197,3 +198,28 @@ def test_extents_that_places_are_checked_against_are_arguments():
     kernel = b.kernel()
     assert kernel.nest.symbols() == (rows,)
     assert "(places_ptr, values_ptr, out_ptr, rows, " in emit_triton(kernel, ENV).text
+
+
+BESIDE = {
+    "sums of rows": lambda g, x: (g * x).sum(-1),
+    "sums of columns": lambda g, x: (g * x).sum((0, 1)),
+    "both": lambda g, x: (g * x).sum(-1, keepdim=True) + (g * x).sum((0, 1)),
+    "a scan": lambda g, x: (g * x).cumsum(-1),
+    "a softmax": lambda g, x: (g * x).softmax(-1),
+    "a norm": lambda g, x: torch.nn.functional.layer_norm(g * x, (64,)),
+}
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("rows", [(2, 64), (64, 2), (1, 300)])
+def test_what_adds_on_a_gpu_is_no_part_of_what_sums_or_scans(beside, rows):
+    """As the gradient of an embedding beside that of a norm's weight."""
+
+    def backward(g, x, places):
+        return torch.ops.aten.embedding_dense_backward(g * x, places, 32, -1, False), BESIDE[beside](g, x)
+
+    args = torch.randn(*rows, 64), torch.randn(*rows, 64), torch.randint(0, 32, rows)
+    kernels = plan_on_gpu(backward, args, choose=None).kernels.values()
+    assert any(kernel.nest.adds for kernel in kernels)
+    for kernel in kernels:
+        assert emit_triton(kernel, ENV).text

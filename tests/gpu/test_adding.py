@@ -69,3 +69,16 @@ def test_deterministic_sums_are_the_same_every_time():
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(torch.equal(r, results[0]) for r in results)
+
+
+@pytest.mark.parametrize("width", [64, 256])
+def test_an_embedding_behind_a_norm_trains(width):
+    """The gradient of the embedding adds to memory, that of the norm's weight sums over rows: no kernel does both."""
+    torch.manual_seed(0)
+    embedding, norm = torch.nn.Embedding(512, width, device="cuda"), torch.nn.RMSNorm(width, device="cuda")
+    tokens = rows_of(512, 2, 64)
+    grads = []
+    for wrap in (lambda fn: fn, lambda fn: dynacompile.compile(fn, isolate_recompiles=True, fullgraph=True)):
+        loss = wrap(lambda t: norm(embedding(t)).sin().square().sum())(tokens)
+        grads.append(torch.autograd.grad(loss, (embedding.weight, norm.weight)))
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
