@@ -124,3 +124,33 @@ def test_drawn_programs(first):
         want = scope["program"](x)
         got = dynacompile.compile(scope["program"], backend="eager", isolate_recompiles=True)(x)
         assert repr(got) == repr(want), f"seed {seed}\n{drawn(seed)}\n{want}\n{got}"
+
+
+class Counted:
+    """Counts how often two are compared; all have one of four hashes."""
+
+    compared = 0
+
+    def __init__(self, n):
+        self.n = n
+
+    def __eq__(self, other):
+        Counted.compared += 1
+        return self.n == other.n
+
+    def __hash__(self):
+        return self.n % 4
+
+
+@pytest.mark.parametrize("of_a_set", [len, lambda kept: sorted(one.n for one in kept), lambda kept: Counted(7) in kept])
+def test_capture_compares_no_elements_of_a_set_by_their_own_methods(of_a_set):
+    def fn(x, first):
+        return x + 1, of_a_set({Counted(first), Counted(3), Counted(1), Counted(3)})
+
+    compiled = dynacompile.compile(fn, backend="eager", isolate_recompiles=True)
+    for first in (5, 7, 5, 3):
+        counts = []
+        for call in (fn, compiled):
+            Counted.compared = 0
+            counts.append((call(torch.ones(1), first)[1], Counted.compared))
+        assert counts[0] == counts[1]

@@ -295,9 +295,10 @@ def computed(left: SetValue, name: str, right: Value) -> Table | None:
 
 @wraps(set)
 def wrap_set(cx: Context, real: set, source: Source) -> Value:
-    by_identity = {e for e in real if not is_known_key(e)}
-    if not all(map(is_found_by_identity, by_identity)):
+    unknown = [e for e in real if not is_known_key(e)]  # whose own __hash__ and __eq__ are for the program alone to call
+    if not all(map(is_found_by_identity, unknown)):
         raise unsupported("unknown-object", f"{source.text()}, a set of objects")
+    by_identity = set(unknown)
     cx.guard("TYPE", source, set)
     cx.guard("SET", source, frozenset(real))
     made = SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real if e not in by_identity], source)
