@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dynacompile
 from dynacompile.ir.loops import Extern
@@ -17,14 +14,6 @@ from tests.distributed.by_parameter import gathering, gathers_again, keeps_gathe
 
 DEPTH, WIDTH = 4, 64
 WEIGHT = 4 * WIDTH * WIDTH  # bytes
-
-
-@pytest.fixture
-def mesh():
-    dynacompile.reset()
-    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
-    yield init_device_mesh("cpu", (2,))
-    dist.destroy_process_group()
 
 
 def net(mesh, **how) -> nn.Module:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, loss_parallel, parallelize_module
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import dynacompile
 from dynacompile.ir.loops import Extern
 from dynacompile.ir.schedule import Launch, Schedule
 
 BEGUN = "_c10d_functional::"
-
-
-@pytest.fixture
-def mesh():
-    dynacompile.reset()
-    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
-    yield init_device_mesh("cpu", (2,))
-    dist.destroy_process_group()
 
 
 def schedules(function, *args) -> list[list[str]]:

@@ -126,9 +126,10 @@ def twin(owner: type) -> Any:
 def drawn(cx: Context, owner: DrawingValue, name: str, args: list[Value], cls: type) -> Value:
     """The number that residual code draws before the graph."""
     given = [owner, ConstantValue(name), ConstantValue(cls), *args]
-    number = cx.state(RandomState).input(cx, tensor_of_draw, given, (), torch.zeros((), dtype=DTYPES[cls])).method(cx, "item", [], {})
-    if isinstance(number, SymbolicInt) and cx.symbols is not None and name in ("randint", "randrange"):
-        low, high = (a.constant() for a in (args if len(args) > 1 else [ConstantValue(0), *args])[:2])
+    number = cx.state(RandomState).input(cx, tensor_of_draw, given, (), torch.zeros((), dtype=DTYPES[cls], device="cpu")).method(cx, "item", [], {})
+    ends = [a.constant() for a in (args if len(args) > 1 else [ConstantValue(0), *args])[:2]]
+    if isinstance(number, SymbolicInt) and cx.symbols is not None and name in ("randint", "randrange") and all(type(end) is int for end in ends):
+        low, high = ends
         cx.symbols.bound(number.sym, low, high if (owner.cls, name) == (random.Random, "randint") else high - 1)
     return number
 
@@ -137,8 +138,8 @@ DTYPES = {float: torch.float64, int: torch.int64}
 
 
 def tensor_of_draw(owner: Any, name: str, cls: type, *args: Any) -> torch.Tensor:
-    """The number that a generator's method gives, in a tensor: float64 or int64."""
-    return torch.tensor(getattr(owner, name)(*args), dtype=DTYPES[cls])
+    """The number that a generator's method gives, in a tensor on the CPU: float64 or int64."""
+    return torch.tensor(getattr(owner, name)(*args), dtype=DTYPES[cls], device="cpu")
 
 
 def wrap_generator(cx: Context, real: object, source: Source) -> Value:
