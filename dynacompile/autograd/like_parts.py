@@ -13,6 +13,7 @@ from dynacompile.env import Env
 from dynacompile.errors import Unsupported
 from dynacompile.ir.alike import DifferentiatedParts, Parts
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Marks, Output, RuntimeContract, ViewOfInput, ViewOfOutput, output_args
+from dynacompile.ir.looks import memory_of
 from dynacompile.ops.collectives import is_collective
 from dynacompile.private import of_torch
 
@@ -35,9 +36,13 @@ def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
     input_writes: Counter[int] = Counter()
     output_writes: list[tuple[int, int]] = []
     mutated: set[int] = set()
+    passes = set(parts.between)
     positions, count = [], 0
     for part, pair in zip(parts.parts, pairs, strict=True):
-        told, width, bases = pair.contract, len(output_args(pair.forward)), []
+        told, made, bases = pair.contract, output_args(pair.forward), []
+        passed = {row.position for o in part.occurrences for i, row in zip(o.outputs, told.outputs, strict=True) if i in passes and isinstance(row, Fresh)}
+        if passed and not has_own_memory(pair.forward, [made[p] for p in passed]):
+            return None
         for occurrence in part.occurrences:
             written += [(part.phase, occurrence.inputs[i]) for i in (*told.mutated_in_graph, *(i for i, _ in told.marks.input_writes))]
             mutated |= {occurrence.inputs[i] for i in told.mutated_in_graph}
@@ -46,7 +51,7 @@ def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
             for i, row in zip(occurrence.outputs, told.outputs, strict=True):
                 rows[i] = moved(row, occurrence.inputs, count)
             bases.append(count)
-            count += width
+            count += len(made)
         positions.append(tuple(bases))
     between = [rows[i] for i in parts.between]
     if any(uses[place] > 1 or place[1] >= parts.inputs for place in written) or not all(isinstance(row, Fresh) for row in between):
@@ -55,8 +60,14 @@ def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
     outputs = tuple(rows[i] for i in range(parts.outputs))
     contract = RuntimeContract(parts.inputs, outputs, mutated_in_graph=tuple(sorted(mutated)), marks=marks)
     facts = {"ops": sum(pair.facts.get("ops", 0) for pair in pairs), "parts": len(pairs), "copies": sum(len(p.occurrences) for p in parts.parts)}
-    passed = tuple(row.position for row in between if isinstance(row, Fresh))
-    return DifferentiatedParts(parts, tuple(pairs), contract, tuple(positions), count, facts, passed)
+    places = tuple(row.position for row in between if isinstance(row, Fresh))
+    return DifferentiatedParts(parts, tuple(pairs), contract, tuple(positions), count, facts, places)
+
+
+def has_own_memory(graph: torch.fx.GraphModule, results: Sequence[object]) -> bool:
+    """Whether each of the results is all of its memory: what a later phase gets is an input of its programs, which know of no tensor that it is a view of."""
+    memory = Counter(memory_of(value) for n in graph.graph.nodes if n.op == "call_function" and isinstance(value := n.meta.get("val"), torch.Tensor))
+    return all(isinstance(n, torch.fx.Node) and n.op == "call_function" and memory[memory_of(n.meta["val"])] == 1 for n in results)
 
 
 def is_ordered(node: torch.fx.Node) -> bool:

@@ -216,18 +216,23 @@ def check(program: Program, backend: str) -> list[LossChunked]:
     for i, (have, want, best) in enumerate(zip(given, wanted, exact, strict=True)):
         assert (have is None) == (want is None), f"result {i}: {have} is not {want}"
         if have is not None and want is not None and best is not None:
-            check_close(i, have, want, best, torch.finfo(program.autocast).eps / 2 if program.autocast and program.picked else 0.0)
+            check_close(i, have, want, best, program)
     return [e for e in events if isinstance(e, LossChunked)]
 
 
-def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor, rounding: float) -> None:
-    """rounding: of numbers under autocast, relative; eager's own result may be exact by chance."""
+def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor, program: Program) -> None:
+    """A picked number, or the one of all, may be exact in eager by chance: under autocast these may be off by a rounding, or a part of one. In float64 the exact
+    result is eager's own, so that what counts is the size of the terms that were added. A gradient that float16 can't hold is inf in eager, which rounds the
+    product to it, and may be a number where chunks are added in float32."""
     assert geometry(have) == geometry(want), f"result {i}: another geometry"
-    assert torch.equal(have.isfinite(), want.isfinite()), f"result {i}: other places are not finite"
-    finite = want.isfinite() & best.isfinite()
+    rounded = torch.finfo(program.autocast).max if program.autocast else float("inf")
+    other = have.isfinite() != want.isfinite()
+    assert not (other & ~(have.isfinite() & (best.abs() >= rounded * 0.999))).any(), f"result {i}: other places are not finite"
+    finite = have.isfinite() & want.isfinite() & best.isfinite()
     errors = [(t.double() - best.double())[finite].abs().max().item() if finite.any() else 0.0 for t in (have, want)]
     scale = best[finite].abs().max().item() if finite.any() else 0.0
-    allowed = 3 * errors[1] + torch.finfo(have.dtype).eps * 8 * scale + rounding * scale + 1e-12
+    rounding = torch.finfo(program.autocast).eps / (2 if program.picked else 8) if program.autocast and (program.picked or have.numel() == 1) else 0.0
+    allowed = 3 * errors[1] + torch.finfo(have.dtype).eps * 8 * scale + rounding * scale + 1e-12 * max(1.0, abs(program.factor))
     assert errors[0] <= allowed, f"result {i}: wrong by {errors[0]:g}, eager by {errors[1]:g} of {scale:g}"
 
 

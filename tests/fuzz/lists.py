@@ -2,7 +2,7 @@
 
 A program is its seed: a few steps over two lists of some tensors of few or many shapes, contiguous or not, that differ from member to member or do not.
 A step maps every tensor, joins the two lists, reduces each tensor, joins all by a number that each has (a norm), writes the second list in place, or does
-something else to a few members; seeds from 100000 on clip inputs in place, in phases. The schedule is run by the interpreter. Then the program is
+something else to a few members; seeds from 100000 on clip inputs in place, in phases, and from 200000 on they pass views of what they made. The schedule is run by the interpreter. Then the program is
 compiled, as like parts where it falls apart into such, and run by the interpreter, or, with --native, by built kernels.
 """
 
@@ -25,11 +25,17 @@ from tests.lower.tracing import compare, trace
 
 Tensors = list[torch.Tensor]
 WIDER = 100000  # from this seed on, programs also write their inputs in place, and clip them by a norm of all
+VIEWED = 200000
 UNARY: tuple[tuple[str, Callable], ...] = (
     ("sin", torch.sin), ("abs", torch.abs), ("times", lambda t: t * 0.75), ("plus", lambda t: t + 1), ("clamp", lambda t: t.clamp(-1, 1)),
     ("mask", lambda t: torch.where(t > 0, t, -2 * t)), ("round trip", lambda t: t.double().to(t.dtype)), ("flip", lambda t: t.flip(0) if t.dim() else t),
     ("own mean", lambda t: t - t.mean()), ("rows", lambda t: t - t.amax(-1, keepdim=True) if t.dim() else t), ("columns", lambda t: t + t.sum(0)),
     ("doubled", lambda t: torch.cat([t, t])[: t.shape[0]] if t.dim() else t),
+)  # fmt: skip
+VIEWS: tuple[tuple[str, Callable], ...] = (  # of memory that is larger, or lies otherwise
+    ("first", lambda t: torch.cat([t, t + 1])[: t.shape[0]] if t.dim() else t), ("last", lambda t: torch.cat([t, t + 1])[t.shape[0] :] if t.dim() else t),
+    ("one of two", lambda t: torch.stack([t, t.abs()])[1]), ("transposed", lambda t: (t * 2).t() if t.dim() == 2 and t.shape[0] == t.shape[1] else t + 1),
+    ("within", lambda t: torch.nn.functional.pad(t, (1, 2))[..., 1:-2] if t.dim() else t), ("in rows", lambda t: (t - 1).reshape(-1).view(t.shape)),
 )  # fmt: skip
 BINARY: tuple[tuple[str, Callable], ...] = (
     ("add", torch.add), ("mul", torch.mul), ("lerp", lambda a, b: torch.lerp(a, b, 0.1)), ("choose", lambda a, b: torch.where(a > b, a, b * 0.5)),
@@ -69,6 +75,8 @@ class Program:
             match what, rest:
                 case "map", (k, odd):
                     first = [UNARY[k + (i in odd) - len(UNARY)][1](t) for i, t in enumerate(first)]
+                case "view", (k, odd):
+                    first = [VIEWS[k + (i in odd) - len(VIEWS)][1](t) for i, t in enumerate(first)]
                 case "join", (k, odd):
                     first = [BINARY[k + (i in odd) - len(BINARY)][1](a, b) for i, (a, b) in enumerate(zip(first, second, strict=True))]
                 case "numbers", (k,):
@@ -114,6 +122,10 @@ def generate(seed: int) -> Program:
     steps: list[tuple] = []
     for _ in range(r.randint(1, 5)):
         what = r.choice(("map", "map", "join", "join", "numbers", "clip", "swap", "update"))
+        if seed >= VIEWED and r.random() < 0.6:
+            view = ("view", r.randrange(len(VIEWS)), odd()), ("clip", r.randrange(len(NUMBERS)))
+            steps.extend(view[: r.randint(1, 2)])
+            continue
         if seed >= WIDER and r.random() < 0.7:
             what = r.choice(("clip inputs", "clip inputs", "write inputs", "average inputs"))
             steps.append((what, r.randrange(len(NUMBERS))) if what != "average inputs" else (what,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.lists import WIDER, check_compiled, generate, lists_of, scheduled
+from tests.fuzz.lists import VIEWED, WIDER, check_compiled, generate, lists_of, scheduled
 
 
 @pytest.mark.parametrize("first", [0, 20, 40, WIDER])
@@ -24,3 +24,8 @@ def test_like_parts():
 
 def test_phases_between_joins():
     assert sum(check_compiled(generate(seed)) for seed in range(100000, 100030)) > 50, "inputs that are clipped by a norm of all are like parts"
+
+
+def test_views_between_phases():
+    found = [check_compiled(generate(seed)) for seed in range(VIEWED, VIEWED + 20)]
+    assert any(found), "some programs fall apart into like parts"
