@@ -50,8 +50,8 @@ from dynacompile.watchdog import watched
 
 OF_THE_CALL = frozenset({"aliased-mutation", "would-raise", "raise", "op-failed", "unknown-object", "lazy-conjugate", "aliased-outputs", "overlapping-inputs"})
 """Reasons that lie in what a call was given."""
-WITHOUT_WARNING = frozenset({"active-mode", "op-failed", "raise", "would-raise"})
-"""Reasons for which eager is likely to raise, or that the user's own modes are."""
+WITHOUT_WARNING = frozenset({"active-mode", "op-failed", "raise", "would-raise", "wrapper"})
+"""Reasons for which eager is likely to raise, that the user's own modes are, or for which what the frame calls is compiled."""
 MOST_REFUSALS = 4
 MOST_FIRST_STEPS = 4
 """Calls of one frame that are left to Python as optimizers make their state: one that makes it in each call is compiled as it is."""

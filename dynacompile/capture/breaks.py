@@ -62,6 +62,7 @@ BREAKS: dict[str, Row] = {
     "in-block": Row("a graph break inside a with or try block: {}", "remove the break, or move the block's body to a function"),
     "frame-variables": Row("a function that reads its own variables by locals(), eval() or a frame object has to break: {}", "pass the values explicitly"),
     "active-mode": Row("a torch-function mode, dispatch mode, torch.func transform or forward-mode differentiation is active{}", "call it outside of the mode"),
+    "wrapper": Row("{} runs as Python, and what it wraps is compiled", "compile what is wrapped, before it is"),
     "frame-kind": Row("frames of this kind are not captured: {}", "compile a plain function or method"),
     "internal": Row("capture itself failed on {}", "Python runs the frame instead; please report it with DYNACOMPILE_LOGS=all"),
     "which-object": Row("{}: which of several equal objects it is, capture does not know", "compare them by ==, or keep the object itself in a variable"),

@@ -61,6 +61,7 @@ from dynacompile.private import of_torch
 
 LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
 FRAME_FUNCTIONS = frozenset({locals, eval, exec, sys._getframe, inspect.currentframe, inspect.stack})
+SHARDING = "torch.distributed.fsdp.fully_sharded_data_parallel"  # its forward runs hooks around that of the module which it wraps
 WITHOUT_ARGUMENTS = frozenset({dir, vars})  # which look at the frame where they are called with none
 
 
@@ -134,6 +135,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         raise unsupported("frame-kind", f"{code.co_qualname} has globals whose class says what a global is")
     if str(frame.globals.get("__name__")).startswith("namedtuple_"):
         raise unsupported("frame-kind", f"{code.co_qualname} makes a named tuple")
+    if frame.globals.get("__name__") == SHARDING:
+        raise unsupported("wrapper", f"{code.co_qualname}, which talks to other processes,")
     if refusal(str(frame.globals.get("__name__"))) is not None:
         raise unsupported("frame-kind", f"{code.co_qualname} belongs to {frame.globals['__name__']}")
     state = global_state()

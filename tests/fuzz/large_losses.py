@@ -221,9 +221,9 @@ def check(program: Program, backend: str) -> list[LossChunked]:
 
 
 def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor, program: Program) -> None:
-    """A picked number, or the one of all, may be exact in eager by chance: under autocast these may be off by a rounding, or a part of one. In float64 the exact
-    result is eager's own, so that what counts is the size of the terms that were added. A gradient that float16 can't hold is inf in eager, which rounds the
-    product to it, and may be a number where chunks are added in float32."""
+    """A picked number, or the one of all, may be exact in eager by chance: under autocast these may be off by a rounding, or a part of one. In float64 the
+    exact result is eager's own, so that what counts is the size of the terms that were added. A gradient that float16 can't hold is inf in eager, which
+    rounds the product to it, and may be a number where chunks are added in float32."""
     assert geometry(have) == geometry(want), f"result {i}: another geometry"
     rounded = torch.finfo(program.autocast).max if program.autocast else float("inf")
     other = have.isfinite() != want.isfinite()

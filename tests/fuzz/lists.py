@@ -2,8 +2,9 @@
 
 A program is its seed: a few steps over two lists of some tensors of few or many shapes, contiguous or not, that differ from member to member or do not.
 A step maps every tensor, joins the two lists, reduces each tensor, joins all by a number that each has (a norm), writes the second list in place, or does
-something else to a few members; seeds from 100000 on clip inputs in place, in phases, and from 200000 on they pass views of what they made. The schedule is run by the interpreter. Then the program is
-compiled, as like parts where it falls apart into such, and run by the interpreter, or, with --native, by built kernels.
+something else to a few members; seeds from 100000 on clip inputs in place, in phases, and from 200000 on they pass views of what they made. The schedule is
+run by the interpreter. Then the program is compiled, as like parts where it falls apart into such, and run by the interpreter, or, with --native, by built
+kernels.
 """
 
 from __future__ import annotations

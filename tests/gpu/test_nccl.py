@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.distributed import backward_ranks, context_ranks, ddp_ranks, parallel_ranks, pipeline_ranks, placed_ranks, sharded_ranks
+from tests.distributed import backward_ranks, context_ranks, ddp_ranks, fsdp1_ranks, parallel_ranks, pipeline_ranks, placed_ranks, sharded_ranks
 from tests.distributed.ranks import Ended, start
 from tests.fuzz import placed
 
-MODULES = (ddp_ranks, sharded_ranks, parallel_ranks, placed_ranks, backward_ranks, pipeline_ranks, context_ranks)
+MODULES = (ddp_ranks, sharded_ranks, fsdp1_ranks, parallel_ranks, placed_ranks, backward_ranks, pipeline_ranks, context_ranks)
 PLACED_SEEDS = (4000, 4040)
 needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 needs_four = pytest.mark.skipif(torch.cuda.device_count() < 4, reason="needs four GPUs")

@@ -226,9 +226,12 @@ def member_binary(cx: Context, name: str, left: Value, right: Value) -> Value | 
 
 
 def by_c(cx: Context, owner: Value, special: str, other: Value) -> Value:
-    """type(owner).special(owner, other) of constants, which a class written in C defines, or leaves undecided."""
+    """type(owner).special(owner, other) of constants, which a class written in C defines, or leaves undecided. Sequences are joined and repeated only after
+    both operands have been asked as numbers."""
     written = getattr(owner.pytype(), special, None)
-    return ConstantValue(NotImplemented if written is None else written(owner.constant(), other.constant()))
+    if written is None or (special in ("__add__", "__mul__", "__rmul__") and owner.pytype() in (str, bytes, tuple)):
+        return ConstantValue(NotImplemented)
+    return ConstantValue(cx.guarded_call(written, [owner.constant(), other.constant()], {}))
 
 
 def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
