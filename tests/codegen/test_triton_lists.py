@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+import dynacompile
 from dynacompile.build.pool import shared_pool
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_triton
+from dynacompile.codegen.cpp import emit_kernel as emit_for_cpu
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.ir.schedule import Kernel, KernelSource, Launch, Member, Schedule
@@ -19,6 +23,7 @@ from tests.codegen.interpreted import interpret
 from tests.lower.tracing import ENV, stages, trace
 
 CUDA = torch.device("cuda", 0)
+GOLDEN = Path(__file__).parent / "golden"
 
 
 def adam(*ts):
@@ -98,6 +103,28 @@ def test_numbers(interpreted, name):
     for stored, expected in interpreted[name]:
         for got, want in zip(stored, expected, strict=True):
             torch.testing.assert_close(got, want, rtol=1e-2 if want.dtype == torch.bfloat16 else 1e-4, atol=1e-5)  # the interpreter cuts 16-bit values off
+
+
+@pytest.mark.parametrize("kind", ["py.txt", "cpp"])
+def test_golden(interpreted, kind):
+    """The text of Adam's two kernels for GPUs and for CPUs, looked at only after their numbers were eager's.
+
+    To renew it after a deliberate change: DYNACOMPILE_WRITE_GOLDEN=1 pytest tests/codegen/test_triton_lists.py"""
+    plan, steps = lists("adam")
+    if kind == "cpp":
+        given = adam_of(4100, 17, 130)
+        wanted = [t.clone() for t in given]
+        dynacompile.compile(adam, options={"fallback": "none"})(*given)
+        adam(*wanted)
+        torch.testing.assert_close(given, wanted)
+        text = "\n".join(emit_for_cpu(plan.kernels[s.kernel], ENV).text for s in steps)
+    else:
+        test_numbers(interpreted, "adam")
+        text = "\n".join(on_gpu(plan.kernels[s.kernel]).text for s in steps)
+    file = GOLDEN / f"adam_lists.{kind}"
+    if os.environ.get("DYNACOMPILE_WRITE_GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text()
 
 
 def test_text_reads_pointers_from_a_table():
