@@ -49,6 +49,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
         if lanes.is_fast(item, costs, files):
             item.add_marker(pytest.mark.fast)
+    if not config.getoption("--record-costs"):
+        for item in list(lanes.cases_left_out(items, costs)):
+            item.add_marker(pytest.mark.further)
     if hasattr(config, "workerinput"):
         lanes.dearest_first(items, costs)
 

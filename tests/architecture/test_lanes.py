@@ -45,3 +45,14 @@ def test_files_that_cost_most_begin_first():
     lanes.dearest_first(items, costs)
     files = ("not_recorded.py", "dear.py", "cheap.py", "as cheap.py")
     assert [(item.path.name, item.name) for item in items] == [(file, name) for file in files for name in ("test_b", "test_a")]
+
+
+def test_of_a_costly_test_as_many_cases_run_as_cost_its_share():
+    def case(name, further=False):
+        return SimpleNamespace(path=lanes.TESTS / "a.py", name=name, get_closest_marker=lambda mark: further or None)
+
+    items = [case(f"test_dear[{i}]") for i in range(10)] + [case("test_dear[marked]", True)] + [case(f"test_dearest[{i}]") for i in range(3)]
+    items += [case("test_cheap[0]"), case("test_cheap[1]"), case("test_alone")]
+    costs = {"a.py": {"": 9.0, "test_dear[*]": 2 * lanes.SHARE, "test_dearest[*]": 100 * lanes.SHARE}}
+    left_out = [item.name for item in lanes.cases_left_out(items, costs)]
+    assert left_out == [f"test_dear[{i}]" for i in (1, 3, 5, 7, 9)] + ["test_dearest[1]", "test_dearest[2]"]

@@ -32,6 +32,9 @@ def test_import_contracts(monkeypatch, capsys):
     assert status == 0, capsys.readouterr().out
 
 
+pytestmark = pytest.mark.whole
+
+
 @pytest.mark.parametrize("path", COMPILER, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_forbidden_torch_internals(path):
     if path.name == "interop.py":

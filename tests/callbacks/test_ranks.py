@@ -8,7 +8,7 @@ from tests.callbacks.ranks_fit import CASES
 from tests.forked import LIGHTNING, run
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_two_ranks_train_as_without_the_callback(tmp_path):
     done = run(LIGHTNING, "-m", "tests.callbacks.ranks_fit", str(tmp_path))
     assert done.returncode == 0, done.stderr[-3000:]

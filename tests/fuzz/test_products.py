@@ -16,4 +16,4 @@ def test_schedules(first):
 
 
 def test_text_by_tritons_interpreter():
-    assert by_triton([generate(seed) for seed in range(1000, 1024)]) >= 6
+    assert by_triton([generate(seed) for seed in range(1000, 1012)]) >= 3

@@ -17,6 +17,7 @@ def overload(name: str) -> torch._ops.OpOverload:
     return getattr(getattr(getattr(torch.ops, namespace), packet), one)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", sorted(TABLE))
 def test_row(name: str) -> None:
     op = overload(name)
