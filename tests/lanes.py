@@ -2,8 +2,8 @@
 in every lane, the files that cost most begin first.
 
 Which cases of a test that has many run in `make test`: as many as cost SHARE seconds, spread evenly; the others are marked `further`, and run in `make further`
-and wherever their file is named. So a sweep may have as many cases as are of use. Tests that are marked `whole` are taken out: those of which each case is about
-another thing.
+and wherever their file is named. So a sweep may have as many cases as are of use. Tests that are marked `whole` are taken out: those of which each case is
+about another thing.
 
 `pytest --record-costs` writes the CPU seconds of the tests that it ran to costs.json, and leaves those of other files as they were. The seconds are of the
 process and of all that it started. A file has its own entry, and so has each of its tests whose call takes
