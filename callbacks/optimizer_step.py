@@ -50,6 +50,7 @@ def is_left(parameter: torch.Tensor) -> bool:
 class OptimizerStep:
     """Takes the place of `optimizer.step`: runs the closure (forward, backward, hooks), then one compiled function that clips and steps.
 
+    optimizer: one of torch's, or what a strategy has put around it, as DeepSpeed does, whose steps are left to Python.
     A step that is not torch's alone is compiled as it is. It gets `closure_of_call`, the same function in each call, as another one would be a recompile.
     """
 
@@ -72,6 +73,8 @@ class OptimizerStep:
     def why_left(self) -> str:
         """Why steps of this optimizer are left to Python; empty where they are not. Hooks that run before a step run before its closure, too."""
         optimizer, kind = self.optimizer, type(self.optimizer).__name__
+        if not isinstance(optimizer, Optimizer):
+            return f"{kind} is no torch.optim.Optimizer"
         if isinstance(optimizer, torch.optim.LBFGS):
             return f"{kind} calls its closure several times"
         if isinstance(optimizer, torch.optim.SparseAdam):
@@ -83,7 +86,8 @@ class OptimizerStep:
 
     def install(self) -> None:
         self.active = True
-        wrappers = [type(parameter).__name__ for parameter in parameters_of(self.optimizer) if is_left(parameter)]
+        parameters = parameters_of(self.optimizer) if isinstance(self.optimizer, Optimizer) else []
+        wrappers = [type(parameter).__name__ for parameter in parameters if is_left(parameter)]
         self.wrapper = wrappers[0] if wrappers else ""
         self.optimizer.__dict__["step"] = self
 

@@ -9,6 +9,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.tuner import Tuner
 from torch.optim.swa_utils import get_ema_avg_fn
 from torch.utils.data import DataLoader
@@ -262,6 +263,36 @@ def test_optimizers_that_stay_python_are_told(cls, said, tmp_path, capsys):
     assert "optimizer_step" not in ran.entries
     assert said in " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert len(getattr(ran.module, "told", [1] * BATCHES)) == BATCHES
+
+
+class Around:
+    """What a strategy puts around an optimizer, as DeepSpeed does."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self.optimizer, self.steps = optimizer, 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("param_groups", "state", "defaults", "state_dict", "load_state_dict", "zero_grad"):
+            return getattr(self.optimizer, name)
+        raise AttributeError(name)
+
+    def step(self, closure=None):
+        self.steps += 1
+        return self.optimizer.step(closure)
+
+
+class Wraps(SingleDeviceStrategy):
+    def setup_optimizers(self, trainer):
+        super().setup_optimizers(trainer)
+        self.optimizers = [Around(optimizer) for optimizer in self.optimizers]
+
+
+def test_an_optimizer_that_a_strategy_has_wrapped_stays_python_and_is_told(tmp_path, capsys):
+    plain, compiled = (fit(Sgd, tmp_path / str(on), on, accelerator="auto", strategy=Wraps("cpu")) for on in (False, True))
+    same(compiled, plain)
+    assert compiled.entries == APART and compiled.trainer.optimizers[0].steps == 2 * BATCHES
+    assert "Around is no torch.optim.Optimizer" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    left_nothing(compiled)
 
 
 class Own(torch.optim.Optimizer):

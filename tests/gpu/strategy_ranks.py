@@ -76,7 +76,9 @@ def check(name: str) -> None:
     assert losses and losses == pytest.approx(others, rel=tolerance)
     assert metrics == pytest.approx(other_metrics, rel=tolerance)
     assert sum(ran.entries.values()) > 0 and not ran.count(events.LimitHit), ran.entries
-    assert callback is not None and callback.outcome is not None and "left to Python" not in dict(callback.outcome.notes)
+    assert callback is not None and callback.outcome is not None
+    left = dict(callback.outcome.notes).get("left to Python", "")
+    assert ("is no torch.optim.Optimizer" in left) if "deepspeed" in name else not left, left
 
 
 def main(names: list[str]) -> None:
