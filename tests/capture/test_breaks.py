@@ -383,3 +383,13 @@ def test_generators_are_refused_as_frames():
 def test_codes_in_use_are_rows():
     for row in BREAKS.values():
         assert row.reason.format("detail")
+
+
+def test_what_is_deepspeeds_runs_as_python():
+    """Its hooks talk to other processes, and count: followed, they would make an entry for each call."""
+    namespace = {"__name__": "deepspeed.runtime.hooks", "calls": []}
+    exec("def hook(x):\n    calls.append(len(calls))\n    return x * 2\n", namespace)
+    hook = namespace["hook"]
+    got, driver = run(lambda x: hook(x + 1) - 1, torch.ones(2))
+    assert got.tolist() == [3.0, 3.0] and namespace["calls"] == [0] and driver.graphs == 2
+    assert [c.break_.code for c in driver.captured if c.break_ is not None] == ["collective"]
