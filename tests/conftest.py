@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -54,6 +55,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.further)
     if hasattr(config, "workerinput"):
         lanes.dearest_first(items, costs)
+
+
+bugs_of_capture: list[str] = []
+
+
+def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:
+    """A frame that is left to Python by an error of capture itself computes what it should, and is a bug. A filter that raises would change what is captured."""
+    if "capture itself failed" in str(warning_message.message):
+        bugs_of_capture.append(f"{nodeid}: {warning_message.message}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if bugs_of_capture and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for text in bugs_of_capture:
+        terminalreporter.write_line(f"FAILED {text}", red=True)
 
 
 def pytest_collection_finish() -> None:
