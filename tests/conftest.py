@@ -61,7 +61,7 @@ bugs_of_capture: list[str] = []
 
 
 def pytest_warning_recorded(warning_message: warnings.WarningMessage, nodeid: str) -> None:
-    """A frame that is left to Python by an error of capture itself computes what it should, and is a bug. A filter that raises would change what is captured."""
+    """A frame that is left to Python by an error of capture itself computes what it should, and is a bug. A filter would change what is captured."""
     if "capture itself failed" in str(warning_message.message):
         bugs_of_capture.append(f"{nodeid}: {warning_message.message}")
 
@@ -72,7 +72,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for text in bugs_of_capture:
+    for text in dict.fromkeys(bugs_of_capture):
         terminalreporter.write_line(f"FAILED {text}", red=True)
 
 
