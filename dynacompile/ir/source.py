@@ -190,9 +190,9 @@ class Item(Source):
 
 @source
 class Entry(Item):
-    """`container.__getitem__(base, key)`, for a dict or a list whose class has a `__getitem__` of its own."""
+    """`container.__getitem__(base, key)`, for a dict, list or tuple whose class has a `__getitem__` of its own."""
 
-    container: type[dict] | type[list] = dict
+    container: type[dict] | type[list] | type[tuple] = dict
 
 
 @source

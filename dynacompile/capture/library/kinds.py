@@ -50,10 +50,11 @@ from dynacompile.capture.values.context_variables import wrap_thread_local
 from dynacompile.capture.values.dict_objects import is_dict_class, wrap_dict_object
 from dynacompile.capture.values.enum_members import EnumMember, wrap_member
 from dynacompile.capture.values.functions import RefusedValue
-from dynacompile.capture.values.list_objects import is_list_class, wrap_list_object
+from dynacompile.capture.values.object_parts import instance_dict
 from dynacompile.capture.values.objects import wrap_object
 from dynacompile.capture.values.python_modules import wrap_python_module
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
+from dynacompile.capture.values.sequence_objects import is_list_class, is_tuple_class, wrap_list_object, wrap_tuple_object
 from dynacompile.capture.values.symbolic import NUMBERS, is_symbolic, number_value
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
@@ -88,7 +89,7 @@ def wrap(cx: Context, real: Any, source: Source) -> Value:
         return wrap_member(cx, real, source)
     if issubclass(cls, type):
         return wrap_class(cx, real, source)
-    if is_namedtuple(cls):
+    if is_namedtuple(cls) and not (cls.__dictoffset__ and instance_dict(real)):
         return wrap_namedtuple(cx, real, source)
     if issubclass(cls, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         cx.guard("ID", source, identity(real))
@@ -104,6 +105,8 @@ def wrap(cx: Context, real: Any, source: Source) -> Value:
         return wrap_dict_object(cx, real, source)
     if issubclass(cls, list) and is_list_class(cls):
         return wrap_list_object(cx, real, source)
+    if is_tuple_class(cls):
+        return wrap_tuple_object(cx, real, source)
     return wrap_object(cx, real, source)
 
 

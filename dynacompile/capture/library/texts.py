@@ -23,6 +23,7 @@ from dynacompile.capture.values.own_methods import refuse_own
 from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.sequence_objects import TupleObjectValue
 from dynacompile.capture.values.symbolic import is_int, symbolic_operator
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.namespaces import MISSING
@@ -81,8 +82,9 @@ def by_class(cx: Context, value: ObjectValue | TupleValue, conversion: str) -> V
         raw = cx.lookup(cls, name)
         owner = next(base for base in cls.__mro__ if name in base.__dict__)
         inner = getattr(raw, "__wrapped__", None)
-        if isinstance(value, TupleValue) and "_fields" in owner.__dict__ and name == "__repr__" and "_make" in owner.__dict__:
-            fields = [concat(cx, [f"{field}=", text(cx, item, "repr")]) for field, item in zip(value.fields(), value.elements(cx))]
+        if isinstance(value, (TupleValue, TupleObjectValue)) and "_fields" in owner.__dict__ and name == "__repr__" and "_make" in owner.__dict__:
+            items = (value if isinstance(value, TupleValue) else value.table).elements(cx)
+            fields = [concat(cx, [f"{field}=", text(cx, item, "repr")]) for field, item in zip(owner.__dict__["_fields"], items)]
             return separated(cx, f"{cls.__name__}(", fields, ")")
         if isinstance(raw, types.FunctionType):
             guarded = inner is not None and raw.__code__.co_filename.endswith("dataclasses.py")  # against recursion

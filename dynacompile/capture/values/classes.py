@@ -24,7 +24,6 @@ from dynacompile.capture.values.dict_objects import DictObjectValue, is_dict_cla
 from dynacompile.capture.values.exceptions import make_exception
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.graph_tensor import GraphTensor
-from dynacompile.capture.values.list_objects import ListObjectValue, is_list_class
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.namespaces import NamespaceValue
 from dynacompile.capture.values.objects import ObjectValue
@@ -33,6 +32,7 @@ from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.rows import HANDLERS, handles, row_of
 from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedtuple, is_structseq, reads_as_tuple
+from dynacompile.capture.values.sequence_objects import ListObjectValue, TupleObjectValue, is_list_class, is_tuple_class
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Flag, identity
 from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, class_lookup
@@ -249,6 +249,8 @@ class ClassValue(Value):
             return ListObjectValue(self.real, ListValue([]))
         if issubclass(self.real, tuple) and self.real.__new__ is tuple.__new__ and reads_as_tuple(self.real) and not kwargs and len(args) < 2:
             return TupleValue(args[0].elements(cx) if args else [], self.real)
+        if is_tuple_class(self.real) and self.real.__new__ is tuple.__new__ and not kwargs and len(args) < 2:
+            return TupleObjectValue(self.real, TupleValue(args[0].listed(cx) if args else []))
         maker = next((make for base, make in MAKERS.items() if issubclass(self.real, base)), None)
         if maker is not None:
             return maker(self.real)
@@ -388,6 +390,8 @@ class UnboundMethod(Value):
                 return ObjectValue(wanted)
             if self.cls is tuple and issubclass(wanted, tuple) and wanted.__basicsize__ == tuple.__basicsize__ and reads_as_tuple(wanted) and len(args) == 2:
                 return TupleValue(args[1].elements(cx), wanted)
+            if self.cls is tuple and is_tuple_class(wanted) and len(args) == 2:
+                return TupleObjectValue(wanted, TupleValue(args[1].listed(cx)))
             if self.cls is dict and is_dict_class(wanted, own_new=True):
                 return made_dict_object(wanted)
         raise unsupported("unknown-function", self.describe())

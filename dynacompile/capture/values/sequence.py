@@ -13,8 +13,9 @@ from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute, no_attribute, stepped
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.own_methods import own_method
-from dynacompile.ir.namespaces import defines
-from dynacompile.ir.source import Item, Source
+from dynacompile.ir.guard_facts import Presence
+from dynacompile.ir.namespaces import MISSING, defines
+from dynacompile.ir.source import Attr, Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -136,11 +137,22 @@ class TupleValue(SequenceValue):
     def get_attr(self, cx: Context, name: str) -> Value:
         if name in self.fields():
             return self.at(cx, self.fields().index(name))
+        self.guard_not_own(cx, name)
         if self.cls is not tuple and name not in ("_replace", "_asdict", "_make", "__new__"):
             found = cx.class_attribute(self, name)
             if found is not None:
                 return found
         return super().get_attr(cx, name)
+
+    def has_attr(self, cx: Context, name: str) -> bool:
+        self.guard_not_own(cx, name)
+        return super().has_attr(cx, name)
+
+    def guard_not_own(self, cx: Context, name: str) -> None:
+        """An object of a class without `__slots__ = ()` may have attributes beside its items, which this one has not."""
+        if self.source is not None and self.cls.__dictoffset__:
+            is_of_class = cx.lookup(self.cls, name) is not MISSING
+            cx.guard("DICT_CONTAINS" if is_of_class else "HASATTR", Attr(self.source, "__dict__") if is_of_class else self.source, Presence(name, False))
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "_replace" and not args:
