@@ -281,7 +281,7 @@ PROGRAMS = [  # function, graphs, breaks, recompiles over two calls
     (runs_to_the_end, 3, 2, 0),
     (skips_rounds, 4, 4, 3),
     (handles_inside, 5, 4, 2),
-    (shares_its_iterator, 2, 3, 1),
+    (shares_its_iterator, 2, 2, 1),
     (grows, 5, 6, 3),
     (shrinks, 3, 4, 1),
     (of_a_generator, 2, 2, 0),

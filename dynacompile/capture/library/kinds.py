@@ -33,6 +33,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     contexts,
     counters,
     deques,
+    given_iterators,
     given_sequences,
     itertools_rows,
     null_contexts,
