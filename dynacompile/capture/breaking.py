@@ -62,8 +62,7 @@ READS_CELLS = ("LOAD_DEREF", "DELETE_DEREF")  # and raise where one has no value
 KEEP_ON_JUMP = ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
 
 
-MODE_CODES = frozenset({"grad-mode", "context-manager"})
-"""Codes of breaks after which Python changes a mode of torch."""
+MODE_CODE = "context-manager"  # of breaks after which Python changes a mode of torch
 
 
 def can_execute(instr: Instr) -> bool:
@@ -95,7 +94,7 @@ def finish_break(frame: SymbolicFrame, execute: bool, code: str) -> Ending:
     exceptions = handled(frame.stack, cx.handling)
     alone = private([*left(frame, points_after(frame, instr, execute, handler, [])), *frame.stack, *cx.effects.values()])
     refuse_unbound(frame, points_after(frame, instr, execute, handler, []))
-    made = made_by_resume(lower, alone, code in MODE_CODES)
+    made = made_by_resume(lower, alone, code == MODE_CODE)
     refuse_open(cx, made.blocks)
     base, parts = stack_entries(lower, made, exceptions)
     below, kept = flat(parts), flat(parts[: handler.depth]) if handler is not None else []
@@ -110,7 +109,7 @@ def finish_break(frame: SymbolicFrame, execute: bool, code: str) -> Ending:
     refuse_let_go(frame, reached(needed_now))
     frame.refuse_pending([*reached(needed_now), *unfolded(lower, alone)])
     targets = [target(cx.codes, frame.decoded, point) for point in points]
-    final_mode = torch.is_grad_enabled()
+    final_mode = cx.modes.is_grad_enabled()
     outputs = outputs_in([*needed_now, *cx.effects.asked()])
 
     def emit(out: Builder, roots: Sequence[Source] | None) -> None:

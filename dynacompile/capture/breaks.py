@@ -39,7 +39,6 @@ BREAKS: dict[str, Row] = {
     "tensor-attribute": Row("tensor attribute or method not captured: {}", "use it outside of the compiled region"),
     "drawn-number": Row("{} draws what the graph can't take as an input", "draw before the compiled region, and pass the number in"),
     "random-state": Row("{} reads or changes the state of a random generator", "seed before the compiled region"),
-    "grad-mode": Row("gradients are turned on inside of inference mode", "use torch.no_grad around the region instead of inference mode"),
     "nested-region": Row("{} is compiled as a region of its own", "leave it out of the settings for parts of the model to compile it with its caller"),
     "autograd-function": Row("{} is a custom autograd.Function", "express it with tensor operations or torch.library.custom_op"),
     "autograd-call": Row("{} runs or changes autograd inside the region", "compile the forward pass only"),

@@ -104,7 +104,7 @@ def spent(frame: SymbolicFrame, cells: Sequence[str]) -> list[str]:
 
 def refuse_open(cx: FrameContext, blocks: Sequence[ExitValue] = ()) -> None:
     """Of torch's managers, only those of with blocks may be entered where the graph ends. Their grad mode is followed for itself."""
-    open_ones = sum(block.context.is_open() for block in blocks)
+    open_ones = sum(block.context.opens() for block in blocks)
     if len(cx.modes.autocasts) != open_ones:
         raise entered_by_hand("a manager")
 
@@ -113,7 +113,7 @@ def finish_return(cx: FrameContext, frame: SymbolicFrame, value: Value) -> Endin
     refuse_open(cx)
     frame.refuse_pending(reached([value, *cx.effects.values()]))
     before = frame.entry_grad_mode
-    after = torch.is_grad_enabled()
+    after = cx.modes.is_grad_enabled()
     keeps = decide_cells(cx, [value], False)
     outputs = outputs_in([value, *cx.effects.values(), *cx.effects.asked()])
 
@@ -134,7 +134,7 @@ def finish_raise(cx: FrameContext, frame: SymbolicFrame, reason: Raised) -> Endi
     refuse_open(cx)
     value: ExceptionValue = reason.value
     during = value if cx.handling is value else None
-    before, after = frame.entry_grad_mode, torch.is_grad_enabled()
+    before, after = frame.entry_grad_mode, cx.modes.is_grad_enabled()
     made = list(value.children()) if value.source is None else [value]
     keeps = decide_cells(cx, made, False)
     outputs = outputs_in([*made, *cx.effects.values(), *cx.effects.asked()])

@@ -321,7 +321,7 @@ PROGRAMS = [  # function, arguments, graphs, codes of the breaks
     (random_state, vector, 1, []),
     (mutates_then_breaks, lambda: (torch.arange(4.0), [0]), 2, ["print"]),
     (iterators_live, vector, 2, None),
-    (generator_argument, lambda: (torch.arange(4.0), iter([1, 2])), 3, ["unknown-object", "in-loop", "in-loop"]),
+    (generator_argument, lambda: (torch.arange(4.0), iter({1: 0, 2: 0})), 3, ["unknown-object", "in-loop", "in-loop"]),
     (method_break, vector, 1, []),
     (unpack_unknown, vector, 1, ["print"]),
     (break_before_anything, vector, 1, ["print"]),

@@ -8,6 +8,7 @@ from torch import nn
 
 import dynacompile
 from tests.checking import check
+from tests.scenarios import check_same
 
 BACKENDS = ["eager", "aot_eager", "default"]
 
@@ -238,3 +239,77 @@ def kind_of_error(call):
     except RuntimeError as error:
         return next((kind for kind in ("modified by an inplace operation", "a second time") if kind in str(error)), str(error))
     return None
+
+
+def guided(x):
+    with torch.inference_mode():
+        h = x * 2
+        with torch.inference_mode(False), torch.enable_grad():
+            y = h.clone().requires_grad_()
+            (gradient,) = torch.autograd.grad((y * y).sum(), y)
+        return h - gradient
+
+
+def told_in_inference(x):
+    @torch.enable_grad()
+    def double(x):
+        return x * 2, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+    with torch.inference_mode():
+        found = [double(x), torch.is_grad_enabled()]
+        with torch.set_grad_enabled(True), torch.inference_mode(), torch.no_grad():
+            found.append(torch.is_grad_enabled())
+        torch.set_grad_enabled(True)
+        found += [torch.is_grad_enabled(), x * 3, x.view(-1)]
+    return found, torch.is_grad_enabled(), x * 4
+
+
+def in_and_out(x):
+    with torch.inference_mode():
+        a = x * 2
+        with torch.inference_mode(False):
+            b = x * 3
+            told = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+            with torch.inference_mode():
+                c = x * 4
+        d = b * 5
+    return a, b, c, d, told
+
+
+def breaks_inside(x):
+    with torch.inference_mode():
+        with torch.enable_grad():
+            a = x * 2
+            print(end="")
+            b, told = a * 3, torch.is_grad_enabled()
+        with torch.inference_mode(False):
+            c = x * 3
+            print(end="")
+            d = c * 2
+        with torch.inference_mode():
+            e = x + 1
+            print(end="")
+            f = e + 1, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    return a, b, told, c, d, f, x * 2, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def look(value):
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone(), value.requires_grad, value.is_inference(), value.grad_fn is None
+    return [look(part) for part in value] if isinstance(value, (tuple, list)) else value
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [guided, told_in_inference, in_and_out, breaks_inside])
+def test_gradients_and_inference_mode(fn, backend):
+    def story(wrap):
+        leaf = torch.linspace(-1, 2, 6).reshape(2, 3).requires_grad_(fn is not guided)
+        call = wrap(fn)
+        for _ in range(2):
+            out = call(leaf)
+            yield look(out), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        if fn in (in_and_out, breaks_inside):
+            out[1 if fn is in_and_out else 4].sum().backward()
+            yield leaf.grad
+
+    check_same(story, backend=backend, fullgraph=fn is not breaks_inside)

@@ -45,8 +45,8 @@ class StateContext(ContextValue):
     def exit(self, cx: Context) -> None:
         cx.state(TorchModes).exit_autocast(self.latest(self.active))
 
-    def is_open(self) -> bool:
-        return bool(self.active)
+    def opens(self) -> int:
+        return int(bool(self.active))
 
     def can_enter_again(self) -> bool:
         return True

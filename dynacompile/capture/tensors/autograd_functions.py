@@ -57,7 +57,7 @@ class ApplyValue(CallableValue):
             takes_none = self.guard_parts(cx)
         except Unsupported:  # its parts read more than their arguments
             return followed(cx, self.cls, args)
-        if cx.state(TorchModes).inference and torch.is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
+        if cx.state(TorchModes).inference and cx.state(TorchModes).is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
             raise unsupported("autograd-function", f"{self.describe()}, under grad mode inside of inference mode,")
         self.try_backward(cx, [a.argument()[1] for a in args])
         return cx.op("call_function", leaf(self.cls, takes_none), args, {})

@@ -30,8 +30,8 @@ class GradModeContext(RepeatableContext):
         return self.cls
 
     def enter(self, cx: Context) -> Value:
-        if self.cls is not torch.set_grad_enabled:
-            self.before = torch.is_grad_enabled()
+        if self.cls is not torch.set_grad_enabled or self.before is None:
+            self.before = cx.state(TorchModes).is_grad_enabled()
         switch(cx, self.mode)
         return ConstantValue(None)
 
@@ -39,7 +39,7 @@ class GradModeContext(RepeatableContext):
         switch(cx, bool(self.before))
 
     def again(self) -> ContextValue:
-        return GradModeContext(self.cls, self.mode, torch.is_grad_enabled())
+        return GradModeContext(self.cls, self.mode)
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         made = super().call(cx, args, kwargs)
@@ -96,7 +96,7 @@ def make_enable_grad(cx: Context, args: list[Value], kwargs: dict[str, Value]) -
 @handles(torch.set_grad_enabled)
 def make_set_grad(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (mode,) = bind_arguments("set_grad_enabled", ["mode"], args, kwargs, {})
-    made = GradModeContext(torch.set_grad_enabled, bool(mode.truth(cx)), torch.is_grad_enabled())
+    made = GradModeContext(torch.set_grad_enabled, bool(mode.truth(cx)), cx.state(TorchModes).is_grad_enabled())
     switch(cx, made.mode)
     return made
 
@@ -123,7 +123,7 @@ def enter_enable_grad(cx: Context, args: list[Value], kwargs: dict[str, Value]) 
 def enter_grad_mode(cx: Context, manager: Value, mode: bool) -> Value:
     if isinstance(manager, ContextValue):
         return EnterValue(manager).call(cx, [], {})
-    manager.set_attr(cx, "prev", ConstantValue(torch.is_grad_enabled()))
+    manager.set_attr(cx, "prev", ConstantValue(cx.state(TorchModes).is_grad_enabled()))
     switch(cx, mode)
     return ConstantValue(None)
 
@@ -141,3 +141,8 @@ def leave_grad_mode(cx: Context, args: list[Value], kwargs: dict[str, Value]) ->
 def set_grad_enabled(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cx.state(TorchModes).set_grad_mode(args[0].truth(cx))
     return ConstantValue(None)
+
+
+@handles(torch.is_grad_enabled)
+def is_grad_enabled(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ConstantValue(cx.state(TorchModes).is_grad_enabled())

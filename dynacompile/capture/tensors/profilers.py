@@ -45,9 +45,6 @@ class ProfilerContext(ContextValue):
         self.is_entered = False
         cx.effects.defer(END, [self.made], cx.frames[0].current.position)
 
-    def is_open(self) -> bool:
-        return False
-
     def rebuild(self, out: Writer) -> None:
         if self.is_entered:
             raise unsupported("rebuild", f"a {self.cls.__name__} that is entered")

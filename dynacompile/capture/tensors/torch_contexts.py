@@ -39,8 +39,8 @@ class AutocastContext(RepeatableContext):
     def exit(self, cx: Context) -> None:
         cx.state(TorchModes).exit_autocast(self.latest(self.active))
 
-    def is_open(self) -> bool:
-        return bool(self.active)
+    def opens(self) -> int:
+        return int(bool(self.active))
 
     def can_enter_again(self) -> bool:
         return True
@@ -60,7 +60,7 @@ class InferenceContext(RepeatableContext):
 
     def __init__(self, mode: bool):
         self.mode = mode
-        self.before: list[tuple[bool, bool, tuple | None]] = []
+        self.before: list[tuple[bool, bool]] = []
 
     def pytype(self) -> type:
         return torch.inference_mode
@@ -69,27 +69,23 @@ class InferenceContext(RepeatableContext):
         return InferenceContext(self.mode)
 
     def enter(self, cx: Context) -> Value:
-        if cx.state(TorchModes).inference and not self.mode:
-            raise unsupported("context-manager", "torch.inference_mode(False) inside of inference mode")
-        grad, before = torch.is_grad_enabled(), cx.state(TorchModes).inference
-        cx.state(TorchModes).set_grad_mode(not self.mode)
-        entry = cx.state(TorchModes).enter_inference() if self.mode and not before else None
-        self.before.append((grad, before, entry))
-        cx.state(TorchModes).inference = cx.recorder.in_inference = self.mode
+        modes = cx.state(TorchModes)
+        before = modes.is_grad_enabled(), modes.inference
+        modes.set_inference(self.mode)
+        modes.set_grad_mode(not self.mode)
+        self.before.append(before)
         return ConstantValue(None)
 
     def exit(self, cx: Context) -> None:
-        grad, before, entry = self.latest(self.before)
-        if entry is not None:
-            cx.state(TorchModes).exit_autocast(entry)
-        cx.state(TorchModes).inference = cx.recorder.in_inference = before
+        grad, before = self.latest(self.before)
+        cx.state(TorchModes).set_inference(before)
         cx.state(TorchModes).set_grad_mode(grad)
 
-    def is_open(self) -> bool:
-        return bool(self.before) and self.mode != self.before[-1][1]
+    def opens(self) -> int:
+        return int(self.mode) - int(self.before[-1][1]) if self.before else 0
 
     def can_enter_again(self) -> bool:
-        return not self.before[-1][1]
+        return True
 
     def grad_modes(self) -> tuple[bool, bool] | None:
         return self.before[-1][0], not self.mode

@@ -108,7 +108,6 @@ STATE_FACTS = (
     torch.get_autocast_cpu_dtype,
     torch.is_autocast_cpu_enabled,
     torch.amp.is_autocast_available,
-    torch.is_grad_enabled,
     torch.promote_types,
     torch.can_cast,
     of_torch.get_privateuse1_backend_name,

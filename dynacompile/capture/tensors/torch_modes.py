@@ -24,18 +24,24 @@ Entry = tuple[torch.fx.Node, Any, Callable]  # the node that enters a mode, what
 
 
 class TorchModes:
-    """inference: the frame is in inference mode. autocasts: what it has entered, outermost first. autocast_cache: as the program has set it; capture goes
-    without."""
+    """inference: the frame is in inference mode; block: in the graph, where the frame has entered it. told: whether gradients are on there, which nothing but
+    who asks can tell. autocasts: what the frame has entered, outermost first. autocast_cache: as the program has set it; capture goes without."""
 
     def __init__(self, recorder: Recording, inference: bool):
         self.recorder, self.inference = recorder, inference
+        self.block: Entry | None = None
+        self.told = False
         self.begins_with_gradients = torch.is_grad_enabled()
         self.autocasts: list[Entry] = []
         self.autocast_cache = True
 
+    def is_grad_enabled(self) -> bool:
+        return self.told if self.inference else torch.is_grad_enabled()
+
     def set_grad_mode(self, mode: bool) -> None:
-        if mode and self.inference:
-            raise unsupported("grad-mode")
+        if self.inference:
+            self.told = mode
+            return
         if mode and not self.begins_with_gradients and not torch.is_grad_enabled():
             raise TurnsOnGradients
         if torch.is_grad_enabled() != mode:
@@ -56,11 +62,17 @@ class TorchModes:
         if leave is not of_torch.exit_inference_mode:
             leave(handle)
 
-    def enter_inference(self) -> Entry:
+    def set_inference(self, mode: bool) -> None:
         """Written to the graph alone: fakes that are inference tensors would not count their versions."""
-        entry = (self.recorder.state_change(of_torch.enter_inference_mode, True), None, of_torch.exit_inference_mode)
-        self.autocasts.append(entry)
-        return entry
+        if mode and not self.inference:
+            self.set_grad_mode(False)
+            self.block = (self.recorder.state_change(of_torch.enter_inference_mode, True), None, of_torch.exit_inference_mode)
+            self.autocasts.append(self.block)
+        elif self.inference and not mode:
+            if self.block is None:
+                raise unsupported("context-manager", "torch.inference_mode(False) inside of inference mode of before the frame")
+            self.exit_autocast(self.block)
+        self.inference = self.recorder.in_inference = mode
 
     def leave(self) -> None:
         """Leaves the autocast regions that the frame is still in."""

@@ -42,9 +42,9 @@ class ContextValue(Value):
         """Whether a block that is left after a break, and entered again by what follows, is as one that was not left."""
         return False
 
-    def is_open(self) -> bool:
-        """Whether it is entered, and has a state beside the grad mode."""
-        return False
+    def opens(self) -> int:
+        """How many blocks of the graph it has begun by now, beside the grad mode; -1 where it has ended one."""
+        return 0
 
     def grad_modes(self) -> tuple[bool, bool] | None:
         """The grad mode outside of the block and at its begin; None for a manager that leaves it alone."""
