@@ -135,6 +135,9 @@ add(
     "which operation of a graph a gradient belongs to",
     get_sequence_nr="torch._C._autograd._get_sequence_nr",
     current_autograd_node="torch._C._current_autograd_node",
+    top_saved_tensors_hooks="torch._C._autograd._top_saved_tensors_default_hooks",
+    saved_tensors_hooks_message="torch._C._autograd._saved_tensors_hooks_get_disabled_error_message",
+    saved_tensors_hooks_are_enabled="torch._C._autograd._saved_tensors_hooks_is_enabled",
     saved_tensors_hooks_set_tracing="torch._C._autograd._saved_tensors_hooks_set_tracing",
 )
 add(

@@ -1,5 +1,6 @@
 """Context managers of torch, as blocks and as decorators, with breaks inside of them; checkpointing; facts of process groups."""
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_sel
 
 import dynacompile
 from tests.checking import check
-from tests.scenarios import check_same
+from tests.scenarios import attempt, check_same
 
 EAGER = {"backend": "eager"}
 LAYERS = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4))
@@ -180,6 +181,54 @@ def facts(x):
 
 def test_facts_of_the_process_group(world):
     check(facts, arg(), options=EAGER)
+
+
+def without_saved_hooks(x):
+    @torch.autograd.graph.disable_saved_tensors_hooks("in a function")
+    def decorated(y):
+        return y.exp() * y, message()
+
+    with torch.autograd.graph.disable_saved_tensors_hooks("outer"):
+        y = x.sin() * x
+        told = [message(), torch._C._autograd._saved_tensors_hooks_is_enabled()]
+        with torch.autograd.graph.disable_saved_tensors_hooks("inner"):
+            y, told[2:] = y.tanh() * x, [message()]
+        return y, *decorated(x), told, message(), checkpoint(torch.sin, x, use_reentrant=True)
+
+
+message = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message
+
+
+def with_a_break(x):
+    with torch.autograd.graph.disable_saved_tensors_hooks("outer"):
+        y = x.sin()
+        print(end="")
+        y = y * x, message()
+    return y, message()
+
+
+def hooks_where_there_are_to_be_none(x):
+    with torch.autograd.graph.disable_saved_tensors_hooks("none"):
+        return checkpoint(torch.sin, x, use_reentrant=False)
+
+
+def test_hooks_of_saved_tensors_that_are_disabled():
+    check(without_saved_hooks, arg(), options={**EAGER, "fullgraph": True})
+
+    def story(wrap):
+        for fn in (without_saved_hooks, with_a_break, hooks_where_there_are_to_be_none):
+            call = wrap(fn)
+            for hooks in (contextlib.nullcontext(), torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone), contextlib.nullcontext()):
+                x = arg()
+                with hooks:
+                    out = attempt(call, x)
+                yield str(out) if isinstance(out, BaseException) else out
+                yield message()
+                if not isinstance(out, BaseException):
+                    out[0].sum().backward() if isinstance(out[0], torch.Tensor) else out[0][0].sum().backward()
+                    yield x.grad
+
+    check_same(story)
 
 
 def test_facts_without_a_process_group():

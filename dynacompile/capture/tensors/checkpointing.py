@@ -11,6 +11,7 @@ import torch.utils.checkpoint as checkpointing
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.tensors.grad_modes import GradModeContext
 from dynacompile.capture.tensors.tensor import TensorValue
+from dynacompile.capture.tensors.torch_contexts import saved_hooks_are_enabled
 from dynacompile.capture.tensors.torch_functions import TorchFunction
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
@@ -40,6 +41,8 @@ def checkpoint(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
     if not all(isinstance(value, ConstantValue) for value in options.values()):
         raise unsupported("checkpoint", "checkpoint() with options that are not constant")
     if not reentrant.value:
+        if not saved_hooks_are_enabled(cx, [], {}).truth(cx):
+            raise unsupported("would-raise", "checkpoint() where hooks of saved tensors are disabled")
         before = len(cx.recorder.nodes)
         result = run_once(cx, options, lambda: args[0].call(cx, args[1:], given))
         if rule is not None and any(isinstance(node.target, Placing) or is_collective(node.target) for node in cx.recorder.nodes[before:]):

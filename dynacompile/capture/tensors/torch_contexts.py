@@ -1,4 +1,4 @@
-"""Context managers of torch that the graph can express: autocast and inference mode."""
+"""Context managers of torch that the graph can express, or that change nothing in it: autocast, inference mode and disable_saved_tensors_hooks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ContextValue, RepeatableContext
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.source import Attr, Source
-from dynacompile.private import of_torch
+from dynacompile.private import of_python, of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -95,6 +95,61 @@ class InferenceContext(RepeatableContext):
         out.callee(torch.inference_mode)
         out.const(self.mode)
         out.call(1)
+
+
+class WithoutSavedHooks(RepeatableContext):
+    """torch.autograd.graph.disable_saved_tensors_hooks(message). That there are none as the frame begins is guarded, and what would set one is refused."""
+
+    def __init__(self, message: str):
+        self.message = message
+
+    def pytype(self) -> type:
+        return of_python.GeneratorContextManager
+
+    def again(self) -> ContextValue:
+        return WithoutSavedHooks(self.message)
+
+    def enter(self, cx: Context) -> Value:
+        if cx.flag("hooks of saved tensors", has_saved_hooks).constant():
+            raise unsupported("would-raise", "disable_saved_tensors_hooks() where there are some")
+        cx.state(TorchModes).without_hooks.append(self.message)
+        return ConstantValue(None)
+
+    def exit(self, cx: Context) -> None:
+        cx.state(TorchModes).without_hooks.pop()
+
+    def can_enter_again(self) -> bool:
+        return True
+
+    def rebuild(self, out: Writer) -> None:
+        self.refuse_entered()
+        out.callee(torch.autograd.graph.disable_saved_tensors_hooks)
+        out.const(self.message)
+        out.call(1)
+
+
+def has_saved_hooks() -> bool:
+    return of_torch.top_saved_tensors_hooks(True) is not None
+
+
+@handles(of_torch.saved_tensors_hooks_message)
+def saved_hooks_message(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    messages = cx.state(TorchModes).without_hooks
+    return ConstantValue(messages[-1]) if messages else cx.flag("the message for hooks of saved tensors", of_torch.saved_tensors_hooks_message)
+
+
+@handles(of_torch.saved_tensors_hooks_are_enabled)
+def saved_hooks_are_enabled(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    disabled = bool(cx.state(TorchModes).without_hooks)
+    return ConstantValue(False) if disabled else cx.flag("hooks of saved tensors are enabled", of_torch.saved_tensors_hooks_are_enabled)
+
+
+@handles(torch.autograd.graph.disable_saved_tensors_hooks)
+def make_without_saved_hooks(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (message,) = bind_arguments("disable_saved_tensors_hooks", ["error_message"], args, kwargs, {})
+    if message.pytype() is not str:
+        raise unsupported("would-raise", f"disable_saved_tensors_hooks({message.describe()})")
+    return WithoutSavedHooks(message.constant())
 
 
 @handles(torch.amp.autocast_mode.autocast)

@@ -25,12 +25,14 @@ Entry = tuple[torch.fx.Node, Any, Callable]  # the node that enters a mode, what
 
 class TorchModes:
     """inference: the frame is in inference mode; block: in the graph, where the frame has entered it. told: whether gradients are on there, which nothing but
-    who asks can tell. autocasts: what the frame has entered, outermost first. autocast_cache: as the program has set it; capture goes without."""
+    who asks can tell. without_hooks: messages of the blocks that disable hooks of saved tensors, outermost first. autocasts: what the frame has entered,
+    outermost first. autocast_cache: as the program has set it; capture goes without."""
 
     def __init__(self, recorder: Recording, inference: bool):
         self.recorder, self.inference = recorder, inference
         self.block: Entry | None = None
         self.told = False
+        self.without_hooks: list[str] = []
         self.begins_with_gradients = torch.is_grad_enabled()
         self.autocasts: list[Entry] = []
         self.autocast_cache = True
