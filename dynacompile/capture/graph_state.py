@@ -85,6 +85,7 @@ class GraphState:
         self.inference_memory: set[int] = set()  # storages of inference tensors
         self.inference_inputs: set[int] = set()  # of those that the graph is given
         self.memories: dict[frozenset[Source], tuple[GraphTensor, Source]] = {}  # that several inputs share, and the first of these
+        self.resized: dict[int, int] = {}  # id of a storage -> the bytes that the frame gave it; it is resized after the graph
         self.held: set[int] = set()  # storages of tensors that calls after the graph are given
         self.shown: set[int] = set()  # of those that guards or residual code read
         self.optional: dict[torch.fx.Node, None] = {}  # nodes without which the graph does the same, where nothing takes what they give

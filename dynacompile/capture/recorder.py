@@ -165,6 +165,8 @@ class Recorder(Inputs):
         if any(map(self.folded.has, written)):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes a view of which several elements are one")
         made = tensors_in(result)
+        if self.resized and (any(storage_of(t) in self.resized for t in operands) or any(t.requires_grad for t in made)):
+            raise unsupported("after-graph", "a tensor is used, or gradients begin, after a storage was resized, which is done after the graph:")
         if self.rebound and any(t.requires_grad and id(t) not in self.rebound for t in made):
             self.check_rebound(operands)
         for t in made:

@@ -42,6 +42,9 @@ class StorageValue(Value):
         raise unsupported("tensor-attribute", f"{self.describe()} as a key, or compared by identity,")
 
     def length(self, cx: Context) -> int:
+        resized = cx.recorder.resized.get(storage_of(self.owner.fake))
+        if resized is not None:
+            return resized
         origin = origin_of(cx, self.owner)
         if origin is None:
             return int(self.owner.fake.untyped_storage().nbytes())
@@ -57,14 +60,33 @@ class StorageValue(Value):
             return ConstantValue(self.owner.fake.device)
         if name in ("is_cuda", "is_cpu"):
             return ConstantValue(self.owner.fake.device.type == name.removeprefix("is_"))
-        return Method(self, name) if name in ASKED else super().get_attr(cx, name)
+        return Method(self, name) if name in ASKED or name == "resize_" else super().get_attr(cx, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "resize_" and len(args) == 1 and not kwargs and type(self.owner) is TensorValue:
+            return self.resize(cx, args[0])
         if name not in ASKED or args or kwargs:
             raise unsupported("tensor-attribute", f"{self.describe()}.{name}()")
         if name == "data_ptr":
+            if storage_of(self.owner.fake) in cx.recorder.resized:
+                raise unsupported("tensor-attribute", f"the address of {self.describe()}, which was resized")
             return AddressValue(self.owner, of_storage=True)
         return ConstantValue(1 if name == "element_size" else self.length(cx))
+
+    def resize(self, cx: Context, size: Value) -> Value:
+        """After the graph, which has read by then what it reads there. A backward pass may read it later than that."""
+        nbytes = size.constant() if type(size) is ConstantValue else None
+        if type(nbytes) is not int or nbytes < 0:
+            raise unsupported("tensor-attribute", f"{self.describe()}.resize_({size.describe()})")
+        if nbytes == self.length(cx):
+            return self
+        if cx.bodies or any(isinstance(item.fake, torch.Tensor) and item.fake.requires_grad for item in cx.recorder.inputs):
+            raise unsupported("tensor-attribute", f"{self.describe()}.resize_() beside tensors that require gradients")
+        place = storage_of(self.owner.fake)
+        cx.effects.defer(resize_storage, [self.owner, size], cx.frames[0].current.position)
+        cx.recorder.resized[place] = nbytes
+        cx.recorder.held.add(place)
+        return self
 
     def children(self) -> Sequence[Value]:
         return (self.owner,)
@@ -73,6 +95,10 @@ class StorageValue(Value):
         out.value(self.owner)
         out.load_method("untyped_storage")
         out.call(0)
+
+
+def resize_storage(tensor: torch.Tensor, nbytes: int) -> None:
+    tensor.untyped_storage().resize_(nbytes)
 
 
 class AddressValue(Value):

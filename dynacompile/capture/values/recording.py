@@ -41,6 +41,7 @@ class Recording(Protocol):
     begins_with_gradients: bool
     talks_later: str
     rebound: set[int]
+    resized: dict[int, int]
     tensors: dict[str, GraphTensor]
     values: dict[int, GraphTensor]
     inputs: list[GraphInput]
