@@ -14,14 +14,22 @@ from dynacompile.ir.loops import Op
 from dynacompile.lower.context import DTYPES, Lowering, geometry, plain
 from dynacompile.lower.numbers import number
 from dynacompile.lower.placement import as_number, is_elsewhere, is_readable
-from dynacompile.lower.values import Expander, Value
+from dynacompile.lower.values import Expander, Value, nearest
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import NEAREST, compute_dtype
 from dynacompile.ops.table import Row
 
 CONVERSIONS = frozenset({"to_copy", "cast_prims"})  # an explicit conversion of a narrow number sees it rounded, as eager does
-COMPARISONS = frozenset(getattr(torch.ops.aten, name).Tensor for name in ("eq", "ne", "lt", "le", "gt", "ge"))
-"""What is equal depends on rounding: the greatest of some numbers, once stored, equals none of these before they are rounded."""
+JUMPS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "sign", "sgn", "heaviside"),
+        *("logical_not", "logical_and", "logical_or", "logical_xor", "floor", "ceil", "trunc", "round", "frac", "remainder", "fmod", "floor_divide"),
+        *("bucketize", "searchsorted", "threshold", "hardshrink", "threshold_backward", "hardtanh_backward", "hardshrink_backward", "softshrink_backward"),
+    )
+)
+"""Results that jump where rounding moves a number: the greatest of some numbers, once stored, equals none of these before they are rounded, and a product that is
+inf in half precision is a number in float32."""
 DIVISIONS = frozenset({"floordiv", "mod", "fmod"})
 CONVERTING = frozenset(
     {
@@ -60,9 +68,8 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 buffer = low.buffers[given]
                 require_element(low, given, val.device)
                 value = low.load(o, buffer, low.broadcast(buffer, size))
-                rounded = node.target in COMPARISONS or (row.samples in CONVERSIONS and buffer.dtype != val.dtype)
-                if rounded and buffer.dtype in NEAREST:
-                    value = getattr(o, NEAREST[buffer.dtype])(value)
+                if jumps(node) or (row.samples in CONVERSIONS and buffer.dtype != val.dtype):
+                    value = nearest(o, value, buffer.dtype)
                 return value if raw else o.cast(value, o.compute)
             arg = given
         arg = plain(arg)
@@ -90,6 +97,11 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     buffer = low.add(node.name, val)
     low.finish_pointwise(o, result, buffer, node)
     low.values[node] = node.name
+
+
+def jumps(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and (schema.name in JUMPS or node.kwargs.get("rounding_mode") is not None)
 
 
 def converts_numbers(node: torch.fx.Node, val: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ from dynacompile.ir.index import Extent, Index, strided
 from dynacompile.ir.loops import Axis, Buffer
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.pointwise import require_element
-from dynacompile.lower.values import Expander, Value
+from dynacompile.lower.values import Expander, Value, nearest
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import compute_dtype
 from dynacompile.ops.table import Row
@@ -118,9 +118,9 @@ def lower_reduction(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     elif row.detail in ("sum", "prod"):
         emit_reduction(low, node, read, into, loops, row.detail, to_compute(val.dtype))
     elif row.detail in ("any", "all"):
-        emit_reduction(low, node, read, into, loops, row.detail, lambda o, v: o.test(v))
+        emit_reduction(low, node, read, into, loops, row.detail, lambda o, v: o.test(nearest(o, v, read.dtype)))
     else:
-        emit_reduction(low, node, read, into, loops, extremum(row.detail, read.dtype), lambda o, v: v)
+        emit_reduction(low, node, read, into, loops, extremum(row.detail, read.dtype), lambda o, v: nearest(o, v, read.dtype))
 
 
 def to_compute(dtype: torch.dtype) -> Callable[[Expander, Value], Value]:
@@ -147,7 +147,7 @@ def lower_extremum(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         raise NotCovered
     names = low.parts(node, 2)
     emit_reduction(low, node, read, low.add(names[0], values), loops, extremum(row.detail, read.dtype), lambda o, v: v)
-    emit_reduction(low, node, read, low.add(names[1], positions), loops, "arg" + row.detail, lambda o, v: v)
+    emit_reduction(low, node, read, low.add(names[1], positions), loops, "arg" + row.detail, lambda o, v: nearest(o, v, read.dtype))
     low.values[node] = names
 
 

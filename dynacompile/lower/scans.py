@@ -10,7 +10,7 @@ from dynacompile.ir.loops import Buffer, Scan
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.pointwise import require_element
 from dynacompile.lower.reduction import Loops, from_zero
-from dynacompile.lower.values import Expander, Value
+from dynacompile.lower.values import Expander, Value, nearest
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import PLACES, compute_dtype
 from dynacompile.ops.table import Row
@@ -71,7 +71,7 @@ def lower_running_extremum(low: Lowering, node: torch.fx.Node, row: Row) -> None
     names = low.parts(node, 2)
     for name, val, kind in ((names[0], values, row.detail), (names[1], positions, "arg" + row.detail)):
         along = Along(low, node, read, dim, low.add(name, val))
-        along.done(along.scan(kind, along.load(read)))
+        along.done(along.scan(kind, nearest(along.o, along.load(read), read.dtype)))
     low.values[node] = names
 
 

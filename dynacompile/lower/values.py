@@ -8,7 +8,7 @@ import torch
 
 from dynacompile.ir.body import Body
 from dynacompile.ir.index import Index, Symbol
-from dynacompile.ops.scalars import SCALARS
+from dynacompile.ops.scalars import NEAREST, SCALARS
 
 BOOLEAN = {"add": "or", "mul": "and", "max": "or", "min": "and"}
 
@@ -153,3 +153,8 @@ class Expander:
             exponent >>= 1
             square = square * square if exponent else square
         return self.constant(1, x.dtype) if result is None else result
+
+
+def nearest(o: Expander, value: Value, dtype: torch.dtype) -> Value:
+    """The value as memory of a dtype would hold it: numbers of half precision are computed with in float32."""
+    return getattr(o, NEAREST[dtype])(value) if dtype in NEAREST else value

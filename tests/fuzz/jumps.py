@@ -1,0 +1,102 @@
+"""python -m tests.fuzz.jumps FIRST LAST: what jumps where rounding moves a number, right behind an operation of half precision, against eager.
+
+A program is its seed: a dtype, operands (near 0, near a threshold, or so large that their product is inf in float16), an operation that eager rounds, and one
+whose result is a bool, an int, a place, or a number with jumps: comparisons, questions, whole parts, remainders, greatest elements and where they are. Its one
+kernel computes in float32 and must see the rounded number, so the results are eager's to the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+import dynacompile
+
+Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+ROUNDED: dict[str, Operation] = {
+    "mul": lambda a, b: a * b,
+    "add": lambda a, b: a + b,
+    "div": lambda a, b: a / b,
+    "times a number": lambda a, b: a * 0.3,
+    "square": lambda a, b: a.square(),
+    "sub": lambda a, b: a - b,
+}
+JUMPS: dict[str, Operation] = {
+    **{name: lambda t, b, name=name: getattr(torch, name)(t) for name in ("isinf", "isnan", "isfinite", "isposinf", "floor", "ceil", "trunc", "round", "sign")},
+    **{name: lambda t, b, name=name: getattr(torch, name)(t) for name in ("logical_not", "argmax", "argmin", "frac", "count_nonzero", "nan_to_num", "signbit")},
+    **{f"{name} of a number": lambda t, b, name=name: getattr(t, name)(0.5) for name in ("gt", "ge", "lt", "le", "eq", "ne", "fmod", "remainder")},
+    **{f"{name} of a tensor": lambda t, b, name=name: getattr(t, name)(b) for name in ("gt", "ge", "lt", "le", "eq", "ne")},
+    **{f"{name} of rows": lambda t, b, name=name: getattr(t, name)(-1) for name in ("argmax", "argmin", "any", "all")},
+    "rows' greatest": lambda t, b: t.max(-1)[1],
+    "rows' least": lambda t, b: t.min(-1)[1],
+    "running": lambda t, b: t.cummax(-1)[1],
+    "and": torch.logical_and,
+    "bool": lambda t, b: t.bool(),
+    "int": lambda t, b: t.clamp(-1000, 1000).int(),
+    "whole parts": lambda t, b: torch.div(t, 0.5, rounding_mode="floor"),
+    "bins": lambda t, b: torch.bucketize(t, torch.linspace(-1, 1, 9, dtype=t.dtype)),
+    "chosen": lambda t, b: torch.where(t > 0.25, b, -b),
+    "threshold": lambda t, b: torch.nn.functional.threshold(t, 0.25, 9.0),
+    "hard shrink": lambda t, b: torch.nn.functional.hardshrink(t, 0.25),
+}
+
+
+@dataclass(frozen=True)
+class Program:
+    seed: int
+    dtype: torch.dtype
+    scale: float
+    near: bool
+    rounded: str
+    jump: str
+
+    def inputs(self) -> list[torch.Tensor]:
+        """near: products and sums lie around the threshold of comparisons."""
+        generator = torch.Generator().manual_seed(self.seed)
+        a, b = (torch.randn(12, 37, generator=generator) * self.scale for _ in range(2))
+        if self.near:
+            a, b = 1 + a / 100, 0.5 + b / 100
+        return [a.to(self.dtype), b.to(self.dtype)]
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return JUMPS[self.jump](ROUNDED[self.rounded](a, b), b)
+
+
+def generate(seed: int) -> Program:
+    draw = random.Random(seed)
+    scale = draw.choice((1.0, 1.0, 1e-4, 300.0))
+    return Program(seed, draw.choice((torch.float16, torch.bfloat16)), scale, draw.random() < 0.4, draw.choice([*ROUNDED]), draw.choice([*JUMPS]))
+
+
+def check(program: Program, reference: bool = True) -> None:
+    inputs = program.inputs()
+    dynacompile.reset()
+    compiled = dynacompile.compile(lambda a, b: program(a, b), isolate_recompiles=True, options={"reference": reference, "fallback": "none"})
+    have, want = compiled(*inputs), program(*inputs)
+    assert have.dtype == want.dtype and torch.equal(have.nan_to_num(7), want.nan_to_num(7)), f"{(have != want).sum()} of {want.numel()} differ"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.jumps", description="Compare what jumps behind rounded numbers with eager.")
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("--native", action="store_true", help="by built kernels")
+    given = parser.parse_args()
+    failed = 0
+    for seed in range(given.first, given.last):
+        program = generate(seed)
+        try:
+            check(program, not given.native)
+        except Exception as error:  # noqa: BLE001 - told, with its program
+            failed += 1
+            print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]} {program}", flush=True)
+    print(f"{given.last - given.first} programs, {failed} differ")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
