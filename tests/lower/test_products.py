@@ -37,7 +37,7 @@ def run(function, *args: torch.Tensor):
     wide = args[0].dtype in (torch.float32, torch.float64)
     tolerances = {"rtol": 1e-5, "atol": 1e-5} if wide else {"rtol": 2e-2, "atol": 5e-2}
     plan = compare(trace(function, args), args, **tolerances)
-    torch.testing.assert_close(dynacompile.compile(function)(*args), function(*args), **tolerances)
+    torch.testing.assert_close(dynacompile.compile(function, isolate_recompiles=True, fullgraph=True)(*args), function(*args), **tolerances)
     return plan
 
 
