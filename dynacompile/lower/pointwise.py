@@ -28,8 +28,8 @@ JUMPS = frozenset(
         *("bucketize", "searchsorted", "threshold", "hardshrink", "threshold_backward", "hardtanh_backward", "hardshrink_backward", "softshrink_backward"),
     )
 )
-"""Results that jump where rounding moves a number: the greatest of some numbers, once stored, equals none of these before they are rounded, and a product that is
-inf in half precision is a number in float32."""
+"""Results that jump where rounding moves a number: the greatest of some numbers, once stored, equals none of these before they are rounded, and a product
+that is inf in half precision is a number in float32."""
 DIVISIONS = frozenset({"floordiv", "mod", "fmod"})
 CONVERTING = frozenset(
     {
@@ -69,7 +69,7 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 require_element(low, given, val.device)
                 value = low.load(o, buffer, low.broadcast(buffer, size))
                 if jumps(node) or (row.samples in CONVERSIONS and buffer.dtype != val.dtype):
-                    value = nearest(o, value, buffer.dtype)
+                    value = nearest(o, value, buffer)
                 return value if raw else o.cast(value, o.compute)
             arg = given
         arg = plain(arg)

@@ -118,9 +118,9 @@ def lower_reduction(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     elif row.detail in ("sum", "prod"):
         emit_reduction(low, node, read, into, loops, row.detail, to_compute(val.dtype))
     elif row.detail in ("any", "all"):
-        emit_reduction(low, node, read, into, loops, row.detail, lambda o, v: o.test(nearest(o, v, read.dtype)))
+        emit_reduction(low, node, read, into, loops, row.detail, lambda o, v: o.test(nearest(o, v, read)))
     else:
-        emit_reduction(low, node, read, into, loops, extremum(row.detail, read.dtype), lambda o, v: nearest(o, v, read.dtype))
+        emit_reduction(low, node, read, into, loops, extremum(row.detail, read.dtype), lambda o, v: nearest(o, v, read))
 
 
 def to_compute(dtype: torch.dtype) -> Callable[[Expander, Value], Value]:
@@ -147,7 +147,7 @@ def lower_extremum(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         raise NotCovered
     names = low.parts(node, 2)
     emit_reduction(low, node, read, low.add(names[0], values), loops, extremum(row.detail, read.dtype), lambda o, v: v)
-    emit_reduction(low, node, read, low.add(names[1], positions), loops, "arg" + row.detail, lambda o, v: nearest(o, v, read.dtype))
+    emit_reduction(low, node, read, low.add(names[1], positions), loops, "arg" + row.detail, lambda o, v: nearest(o, v, read))
     low.values[node] = names
 
 

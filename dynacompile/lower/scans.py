@@ -71,7 +71,7 @@ def lower_running_extremum(low: Lowering, node: torch.fx.Node, row: Row) -> None
     names = low.parts(node, 2)
     for name, val, kind in ((names[0], values, row.detail), (names[1], positions, "arg" + row.detail)):
         along = Along(low, node, read, dim, low.add(name, val))
-        along.done(along.scan(kind, nearest(along.o, along.load(read), read.dtype)))
+        along.done(along.scan(kind, nearest(along.o, along.load(read), read)))
     low.values[node] = names
 
 

@@ -8,6 +8,7 @@ import torch
 
 from dynacompile.ir.body import Body
 from dynacompile.ir.index import Index, Symbol
+from dynacompile.ir.loops import Buffer
 from dynacompile.ops.scalars import NEAREST, SCALARS
 
 BOOLEAN = {"add": "or", "mul": "and", "max": "or", "min": "and"}
@@ -155,6 +156,6 @@ class Expander:
         return self.constant(1, x.dtype) if result is None else result
 
 
-def nearest(o: Expander, value: Value, dtype: torch.dtype) -> Value:
-    """The value as memory of a dtype would hold it: numbers of half precision are computed with in float32."""
-    return getattr(o, NEAREST[dtype])(value) if dtype in NEAREST else value
+def nearest(o: Expander, value: Value, buffer: Buffer) -> Value:
+    """The value of a buffer as its memory holds it. Of a temp of half precision it may be read from a register, in float32."""
+    return getattr(o, NEAREST[buffer.dtype])(value) if buffer.kind == "temp" and buffer.dtype in NEAREST else value
