@@ -8,6 +8,7 @@
     python scripts/bench.py symbolic                # kernels with symbolic sizes against those with constant ones
     python scripts/bench.py roofline --only "GPT*" --folder FOLDER  # the kernels of a step that lose most time beside what memory and arithmetic allow
     python scripts/bench.py budget  # peak memory against step time for several values of memory_budget
+    python scripts/bench.py bandwidth  # AdamW's step on the CPU beside a copy of memory
     python scripts/bench.py turns --only "product:*"  # eager, torch.compile and ours in turn in one process, with many rounds
     python scripts/bench.py attention  # flex_attention by eager, torch.compile and ours: results, steps, kernels, tiles (--only "*4096*": further rows)
     python scripts/bench.py background  # compiling in the background against waiting: seconds until steps are fast, and what steps wait meanwhile
@@ -44,6 +45,7 @@ sys.path.insert(0, str(ROOT))
 from scripts import (  # noqa: E402
     bench_attention,
     bench_background,
+    bench_bandwidth,
     bench_budget,
     bench_capture,
     bench_guards,
@@ -304,6 +306,10 @@ def budget(args: argparse.Namespace) -> None:
     print(f"{about}\n\n{bench_budget.table(args.only, args.device, args.seconds)}")
 
 
+def bandwidth(args: argparse.Namespace) -> None:
+    print(f"`python scripts/bench.py bandwidth` on {machine('cpu')}.\n\n{bench_bandwidth.table()}")
+
+
 def attention(args: argparse.Namespace) -> None:
     print(f"`python scripts/bench.py attention` on {machine(args.device)}. Medians of {bench_attention.ROUNDS} rounds.")
     sys.exit(bench_attention.main(None if args.only == "*" else args.only))
@@ -326,12 +332,12 @@ def steps(args: argparse.Namespace) -> None:
     chosen = [w for w in WORKLOADS.values() if args.device in w.devices and fnmatch.fnmatch(w.name, args.only)]
     if not chosen:
         sys.exit(f"no workload matches {args.only!r}; there are: {', '.join(WORKLOADS)}")
-    bandwidth = copy_bandwidth(args.device)
+    copied = copy_bandwidth(args.device)
     rows = rows_of(chosen, args.device, args.mode, args.seconds)
     about = f"`python scripts/bench.py --device {args.device} --mode {args.mode}` on {machine(args.device)}."
-    if bandwidth:
-        about += f" A device copy moves {bandwidth / 1e12:.2f} TB/s."
-    publish(f"{about}\n\n{table(rows, bandwidth)}", f"{args.device.upper()}, mode {args.mode}", args)
+    if copied:
+        about += f" A device copy moves {copied / 1e12:.2f} TB/s."
+    publish(f"{about}\n\n{table(rows, copied)}", f"{args.device.upper()}, mode {args.mode}", args)
 
 
 COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None]]] = {
@@ -345,6 +351,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None]]] = {
     "budget": ("memory against time", budget),
     "lightning": ("the recipes' whole training steps under Lightning", lightning),
     "background": ("compiling in the background against waiting", lambda args: measure_background(args.only, args.device, args.write)),
+    "bandwidth": ("an optimizer's step beside a copy of memory", bandwidth),
     "turns": ("the systems in turn in one process", turns),
     "attention": ("flex_attention by generated kernels", attention),
 }
