@@ -38,7 +38,7 @@ JUMPS: dict[str, Operation] = {
     "bool": lambda t, b: t.bool(),
     "int": lambda t, b: t.clamp(-1000, 1000).int(),
     "whole parts": lambda t, b: torch.div(t, 0.5, rounding_mode="floor"),
-    "bins": lambda t, b: torch.bucketize(t, torch.linspace(-1, 1, 9, dtype=t.dtype)),
+    "bins": lambda t, b: torch.bucketize(t, torch.linspace(-1, 1, 9, dtype=t.dtype, device=t.device)),
     "chosen": lambda t, b: torch.where(t > 0.25, b, -b),
     "threshold": lambda t, b: torch.nn.functional.threshold(t, 0.25, 9.0),
     "hard shrink": lambda t, b: torch.nn.functional.hardshrink(t, 0.25),
@@ -72,8 +72,8 @@ def generate(seed: int) -> Program:
     return Program(seed, draw.choice((torch.float16, torch.bfloat16)), scale, draw.random() < 0.4, draw.choice([*ROUNDED]), draw.choice([*JUMPS]))
 
 
-def check(program: Program, reference: bool = True) -> None:
-    inputs = program.inputs()
+def check(program: Program, reference: bool = True, device: str = "cpu") -> None:
+    inputs = [t.to(device) for t in program.inputs()]
     dynacompile.reset()
     compiled = dynacompile.compile(lambda a, b: program(a, b), isolate_recompiles=True, options={"reference": reference, "fallback": "none"})
     have, want = compiled(*inputs), program(*inputs)
@@ -84,13 +84,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.jumps", description="Compare what jumps behind rounded numbers with eager.")
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--native", action="store_true", help="by built kernels")
     given = parser.parse_args()
     failed = 0
     for seed in range(given.first, given.last):
         program = generate(seed)
         try:
-            check(program, not given.native)
+            check(program, not given.native, given.device)
         except Exception as error:  # noqa: BLE001 - told, with its program
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:300]} {program}", flush=True)
