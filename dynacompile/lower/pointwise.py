@@ -70,6 +70,8 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 value = low.load(o, buffer, low.broadcast(buffer, size))
                 if jumps(node) or (row.samples in CONVERSIONS and buffer.dtype != val.dtype):
                     value = nearest(o, value, buffer)
+                if promoted in NEAREST and buffer.dtype != promoted and jumps(node):
+                    value = getattr(o, NEAREST[promoted])(o.cast(value, o.compute))
                 return value if raw else o.cast(value, o.compute)
             arg = given
         arg = plain(arg)
