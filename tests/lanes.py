@@ -24,7 +24,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 COSTS = TESTS / "costs.json"
-BUDGET = 190.0
+BUDGET = 130.0
 """CPU seconds of all tests of the fast lane. Collection and imports, on each of two workers, come on top."""
 COSTLY = 1.0
 SHARE = 4.0
