@@ -65,6 +65,7 @@ CASES = {  # arguments of training, entries that are compiled, and how far the p
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [name if name == "plain" else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
 def test_trains_as_without_it(tmp_path, name, capsys):
     options, entries, tolerance = CASES[name]

@@ -104,6 +104,7 @@ CASES = {
 QUICK = ("three lines", "clipping by norm", "two optimizers", "what counts up")  # the others are slow
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
 def test_a_fit_is_as_without_the_callback(name, tmp_path):
     case = CASES[name]

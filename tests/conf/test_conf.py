@@ -47,6 +47,7 @@ def test_every_mode_has_a_config():
     assert set(GROUPS["compile"]) == {"none", "debug", "verify", "background", "auto", *(mode.replace("-", "_") for mode in MODES)}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("override", [f"{group}={name}" for group, names in GROUPS.items() for name in names])
 def test_each_config_composes_and_resolves(override):
     model = {"data=digits": ["model=vit"], "data=rollouts": ["model=ppo"]}.get(override, [])  # nets of text ask the data for its context

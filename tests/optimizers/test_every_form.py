@@ -55,6 +55,7 @@ def cases() -> list[Case]:
 CASES = cases()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 def test_steps(case):
     training, told = compiled(case, options={"reference": True})

@@ -64,6 +64,7 @@ def told(value):
     return [*facts, [(p.dequantize() if p.is_quantized else p.to_dense() if p.layout is not torch.strided else p).resolve_conj().tolist() for p in parts]]
 
 
+@pytest.mark.whole
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
 @pytest.mark.parametrize("name", ODD)

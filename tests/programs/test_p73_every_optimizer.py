@@ -79,6 +79,7 @@ def training(name, form, compiling, to_none):
     return parameters, optimizer, events
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name, form", CASES)
 def test_step(name, form):
     to_none = "foreach" in form
