@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dynacompile.autograd.steps import Node, Step, node_of, step_value
+from dynacompile.autograd.steps import Node, Step, may_write, node_of, step_value
 from dynacompile.ir.looks import value_of
 
 LEAST = 4  # tensors that are joined
@@ -40,10 +40,11 @@ def is_join(node: Step, lists: Collection[Step]) -> bool:
     return len(members) >= LEAST and all(isinstance(m, Node) and is_one(value_of(m)) for m in members)
 
 
-def gives_operand(step: Step, operand: Node) -> bool:
-    """Whether a result is the very tensor that was given, as one that was written."""
+def is_writing(step: Step) -> bool:
+    """Whether it writes one of its operands: by its name, or since its result is the very tensor that was given."""
     meta = node_of(step).meta
-    return meta.get("val", meta.get("later")) is operand.meta.get("val", operand.meta.get("later"))
+    result = meta.get("val", meta.get("later"))
+    return any(True for _ in may_write(step)) or any(result is n.meta.get("val", n.meta.get("later")) for n in step.all_input_nodes)
 
 
 def phases(steps: Sequence[Step], shared: Collection[Node], lists: Collection[Step], state: object) -> list[Phase] | None:
@@ -60,7 +61,7 @@ def phases(steps: Sequence[Step], shared: Collection[Node], lists: Collection[St
             current, in_join = current + (not in_join), True
             phase = current
             joined.add(step)
-        elif operands and all(n in joined for n in operands) and is_one(step_value(step)) and not gives_operand(step, operands[0]):
+        elif operands and all(n in joined for n in operands) and is_one(step_value(step)) and not is_writing(step):
             phase = max(of[n] for n in operands)
             joined |= {step, node_of(step)}
         else:

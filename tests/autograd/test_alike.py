@@ -277,3 +277,14 @@ def test_joined_inputs_that_share_memory_keep_the_graph_whole():
         return [t * norm + x[0] for t in ts]
 
     assert counts(function, base, *base.clone().unbind(0)) is None
+
+
+def test_a_joined_number_that_is_written_as_out_is_read_before():
+    def function(*ts):
+        total = torch.stack([t.square().sum() for t in ts]).sum()
+        copy = total.clone()
+        scaled = [t * copy for t in ts]
+        torch.add(total, 1.0, out=copy)
+        return scaled, copy
+
+    assert counts(function, *tensors(*[(3,)] * 6)) is None
