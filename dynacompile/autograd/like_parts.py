@@ -56,8 +56,10 @@ def differentiate_parts(parts: Parts, env: Env) -> DifferentiatedParts | None:
     between = [rows[i] for i in parts.between]
     if any(uses[place] > 1 or place[1] >= parts.inputs for place in written) or not all(isinstance(row, Fresh) for row in between):
         return None
-    marks = Marks(input_writes=tuple(sorted(input_writes.items())), output_writes=tuple(output_writes), parts=())
     outputs = tuple(rows[i] for i in range(parts.outputs))
+    if any(isinstance(row, (InputItself, ViewOfInput)) and row.input >= parts.inputs for row in outputs):  # a view of what an earlier phase made
+        return None
+    marks = Marks(input_writes=tuple(sorted(input_writes.items())), output_writes=tuple(output_writes), parts=())
     contract = RuntimeContract(parts.inputs, outputs, mutated_in_graph=tuple(sorted(mutated)), marks=marks)
     facts = {"ops": sum(pair.facts.get("ops", 0) for pair in pairs), "parts": len(pairs), "copies": sum(len(p.occurrences) for p in parts.parts)}
     places = tuple(row.position for row in between if isinstance(row, Fresh))

@@ -288,3 +288,11 @@ def test_a_joined_number_that_is_written_as_out_is_read_before():
         return scaled, copy
 
     assert counts(function, *tensors(*[(3,)] * 6)) is None
+
+
+def test_outputs_that_are_views_of_what_an_earlier_phase_made():
+    def function(*ts):
+        norm = torch.stack([t.norm() for t in ts]).sum()
+        return [t * norm for t in ts], norm.expand(5), norm.as_strided((2, 2), (0, 0))
+
+    assert counts(function, *tensors(*[(3,)] * 6)) is None
