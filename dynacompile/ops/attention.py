@@ -14,6 +14,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from dynacompile.ops.reading import Reading
+
 LOW = -1e38
 """The lowest bias that is given to kernels on GPUs: they multiply by log2(e), beside which the lowest float32 and bfloat16 become minus infinity."""
 
@@ -32,15 +34,15 @@ class Scores:
     def __init__(self, query: torch.Tensor, keys: torch.Tensor):
         """keys: transposed, as the product has them."""
         self.operands = [query, keys]
-        self.versions = [query._version, keys._version]
+        self.read = [Reading.of(query), Reading.of(keys)]
 
     def with_operand(self, operand: torch.Tensor) -> Scores:
         self.operands.append(operand)
-        self.versions.append(operand._version)
+        self.read.append(Reading.of(operand))
         return self
 
     def are_written(self) -> bool:
-        return any(t._version != version for t, version in zip(self.operands, self.versions, strict=True))
+        return any(reading.is_written() for reading in self.read)
 
 
 def hold_scores(query: torch.Tensor, keys: torch.Tensor) -> Scores:

@@ -16,6 +16,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from dynacompile.ops.losses import require_classes
+from dynacompile.ops.reading import Reading
 
 HALVES = (torch.float16, torch.bfloat16)
 LIBRARY = torch.library.Library("dynacompile", "FRAGMENT")
@@ -87,7 +88,8 @@ class Held:
         held.read, held.made = self.read, self.made
         return held
 
-    read: tuple[tuple[torch.Tensor, int], ...] = ()
+    read: list[Reading]
+    """Of the layer's operands."""
     made: list[torch.Tensor]
     """Of a region with two results: both, the loss and the logarithms, once the first was asked for."""
 
@@ -95,7 +97,7 @@ class Held:
 def hold_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Held:
     operands = [t if t is None or torch.is_grad_enabled() else t.detach() for t in (x, weight, bias)]
     held = Held(*operands)  # type: ignore[arg-type]
-    held.read, held.made = tuple((t, t._version) for t in (x, weight, bias) if t is not None), []
+    held.read, held.made = [Reading.of(t) for t in (x, weight, bias) if t is not None], []
     return held
 
 
@@ -151,7 +153,7 @@ def results_of(held: Held, target: torch.Tensor, loss: Loss, class_weights: torc
 
 
 def computed(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None) -> list[torch.Tensor]:
-    if any(t._version != version for t, version in held.read):
+    if any(reading.is_written() for reading in held.read):
         raise WrittenBetween
     weight, bias = held.parameters
     assert weight is not None

@@ -203,6 +203,13 @@ def written(q, k, v):
     return scores.softmax(-1) @ v + mask
 
 
+def written_through_data(q, k, v):
+    mask = v.detach() * 0
+    scores = (q @ k.mT) + mask[..., :1]
+    mask.data.add_(1.0)
+    return scores.softmax(-1) @ v + mask
+
+
 def other_width(q, k, v):
     return plain(q, k, v[..., :4])
 
@@ -220,6 +227,7 @@ KEPT = {
     detached: None,
     ends_gradients: "gradients end between the products",
     written: "the graph writes an operand of the scores before it uses the weights",
+    written_through_data: "the graph writes an operand of the scores before it uses the weights",
     other_width: "values have another width than queries",
 }
 

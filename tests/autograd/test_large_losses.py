@@ -349,6 +349,12 @@ def written(x, weight, bias, targets):
     return F.cross_entropy(logits.view(-1, CLASSES), targets.view(-1))
 
 
+def written_through_data(x, weight, bias, targets):
+    logits = F.linear(x, weight.detach())
+    weight.data.mul_(2)
+    return F.cross_entropy(logits.view(-1, CLASSES), targets.view(-1))
+
+
 @pytest.mark.parametrize(
     "form, reasons",
     [
@@ -372,14 +378,14 @@ def test_others_stay_whole(form, reasons):
     assert decided(form, *operands()) == [(False, r) for r in reasons]
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "default"])
-def test_a_write_between_is_seen(backend):
+@pytest.mark.parametrize("form, backend", [(written, "aot_eager"), (written, "default"), (written_through_data, "aot_eager")])
+def test_a_write_between_is_seen(form, backend):
     wanted, given = operands(grad=False), operands(grad=False)
-    compiled = dynacompile.compile(written, backend=backend, isolate_recompiles=True, options={"logits_bytes": LIMIT})
+    compiled = dynacompile.compile(form, backend=backend, isolate_recompiles=True, options={"logits_bytes": LIMIT})
     events: list = []
     end = dynacompile.subscribe(events.append)
     try:
-        torch.testing.assert_close(compiled(*given), written(*wanted))
+        torch.testing.assert_close(compiled(*given), form(*wanted))
     finally:
         end()
     torch.testing.assert_close(given, wanted)
