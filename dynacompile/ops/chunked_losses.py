@@ -89,7 +89,7 @@ class Held:
         return held
 
     read: list[Reading]
-    """Of the layer's operands."""
+    """Of the layer's operands; of the targets and the classes' weights, too, once both results of a region with two are computed."""
     made: list[torch.Tensor]
     """Of a region with two results: both, the loss and the logarithms, once the first was asked for."""
 
@@ -149,6 +149,9 @@ def logsumexp_of(held: Held, target: torch.Tensor, loss: Loss, class_weights: to
 def results_of(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None) -> list[torch.Tensor]:
     if not held.made:
         held.made += computed(held, target, loss, class_weights)
+        held.read += [Reading.of(t) for t in (target, class_weights) if t is not None and loss.has_logsumexp]
+    elif any(reading.is_written() for reading in held.read if reading.tensor is target or reading.tensor is class_weights):
+        raise WrittenBetween
     return held.made
 
 

@@ -355,6 +355,14 @@ def written_through_data(x, weight, bias, targets):
     return F.cross_entropy(logits.view(-1, CLASSES), targets.view(-1))
 
 
+def targets_written_behind_the_logarithms(x, weight, bias, targets):
+    logits = F.linear(x, weight.detach()).view(-1, CLASSES)
+    flat = targets.view(-1)
+    logarithms = logits.logsumexp(-1)
+    targets[:, 1:].zero_()
+    return F.cross_entropy(logits, flat) + logarithms.mean()
+
+
 @pytest.mark.parametrize(
     "form, reasons",
     [
@@ -378,7 +386,9 @@ def test_others_stay_whole(form, reasons):
     assert decided(form, *operands()) == [(False, r) for r in reasons]
 
 
-@pytest.mark.parametrize("form, backend", [(written, "aot_eager"), (written, "default"), (written_through_data, "aot_eager")])
+@pytest.mark.parametrize(
+    "form, backend", [(written, "aot_eager"), (written, "default"), (written_through_data, "aot_eager"), (targets_written_behind_the_logarithms, "aot_eager")]
+)
 def test_a_write_between_is_seen(form, backend):
     wanted, given = operands(grad=False), operands(grad=False)
     compiled = dynacompile.compile(form, backend=backend, isolate_recompiles=True, options={"logits_bytes": LIMIT})
