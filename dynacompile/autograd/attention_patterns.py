@@ -51,6 +51,8 @@ FILLS = frozenset({torch.masked_fill, "masked_fill", "masked_fill_"})
 WHERES = frozenset({torch.where, "where"})
 IN_PLACE = frozenset({operator.imul, operator.itruediv, operator.iadd, operator.isub, "mul_", "div_", "add_", "sub_", "masked_fill_"})
 
+READERS = TIMES | OVER | PLUS | MINUS | FILLS | WHERES
+
 
 @dataclass
 class Chain:
@@ -294,11 +296,14 @@ def number_of(value: object) -> float | None:
     """A number that the graph has, as such or as a tensor without dimensions."""
     if isinstance(value, Node) and value.target in (torch.full, torch.tensor) and value.op == "call_function" and is_plain(value):
         number: Any = value.args[-1]
-        is_one = (
-            value.meta["val"].dim() == 0 and value.meta["val"].dtype in FLOATS and all(u.target not in IN_PLACE or u.args[0] is not value for u in value.users)
-        )
+        is_one = value.meta["val"].dim() == 0 and value.meta["val"].dtype in FLOATS and all(is_reader(u, value) for u in value.users)
         return float(number) if is_one and is_number(number) else None
     return float(value) if is_number(value) else None  # type: ignore[arg-type]
+
+
+def is_reader(user: Node, number: Node) -> bool:
+    """Whether an operation is known to read a tensor, and to give neither it nor a view of it: others may write it."""
+    return user.target in READERS and not user.kwargs and not (user.target in IN_PLACE and user.args[0] is number)
 
 
 def same(one: Sequence, other: Sequence) -> bool:

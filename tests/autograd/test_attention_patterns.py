@@ -210,6 +210,24 @@ def written_through_data(q, k, v):
     return scores.softmax(-1) @ v + mask
 
 
+def scaled_by_a_number_written_through_a_view(q, k, v):
+    factor = torch.full((), 0.25)
+    factor.view(1).fill_(3.0)
+    return (q @ k.mT * factor).softmax(-1) @ v
+
+
+def scaled_by_a_number_written_as_a_list(q, k, v):
+    factor = torch.full((), 0.25)
+    torch._foreach_add_([factor], 1.0)
+    return (q @ k.mT * factor).softmax(-1) @ v
+
+
+def scaled_by_a_number_written_as_out(q, k, v):
+    factor = torch.full((), 0.25)
+    torch.mul(factor, 2, out=factor)
+    return (q @ k.mT * factor).softmax(-1) @ v
+
+
 def other_width(q, k, v):
     return plain(q, k, v[..., :4])
 
@@ -228,6 +246,9 @@ KEPT = {
     ends_gradients: "gradients end between the products",
     written: "the graph writes an operand of the scores before it uses the weights",
     written_through_data: "the graph writes an operand of the scores before it uses the weights",
+    scaled_by_a_number_written_through_a_view: None,
+    scaled_by_a_number_written_as_a_list: None,
+    scaled_by_a_number_written_as_out: None,
     other_width: "values have another width than queries",
 }
 
