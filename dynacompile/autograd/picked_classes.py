@@ -19,6 +19,7 @@ Node = torch.fx.Node
 GATHERS = frozenset({torch.gather, "gather"})
 TAKES = frozenset({torch.take_along_dim, "take_along_dim"})
 READS = frozenset({operator.getitem, "__getitem__"})
+SUBSCRIPTED = READS | {operator.setitem, "__setitem__"}
 PICKS = GATHERS | TAKES | READS
 LOG_SOFTMAX = frozenset({F.log_softmax, torch.log_softmax, "log_softmax"})
 SOFTMAX = frozenset({F.softmax, torch.softmax, "softmax"})
@@ -63,8 +64,10 @@ def read_arguments(node: Node) -> tuple[dict[str, Any], bool] | None:
 
 
 def counts(value: object, end: int) -> bool:
-    """Whether a value is 0, 1, 2, ... below `end`."""
+    """Whether a value is 0, 1, 2, ... below `end`. A tensor that something else than subscripts uses may be written."""
     if isinstance(value, Node):
+        if any(u.target not in SUBSCRIPTED or any(value is a for a in u.args) for u in value.users):
+            return False
         given = value.args in ((end,), (0, end)) or (not value.args and value.kwargs.get("end") == end)
         return value.target is torch.arange and bool(given) and not value.kwargs.keys() - {"device", "end"}
     return isinstance(value, (range, list, tuple)) and list(value) == list(range(end))

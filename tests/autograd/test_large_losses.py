@@ -320,6 +320,12 @@ def indexed_in_another_order(x, weight, bias, targets):
     return F.log_softmax(F.linear(x, weight).view(-1, CLASSES), -1)[torch.arange(ROWS).flip(0), targets.view(-1)]
 
 
+def indexed_by_a_counter_that_is_written(x, weight, bias, targets):
+    rows = torch.arange(ROWS)
+    rows.sub_(1)
+    return -F.log_softmax(F.linear(x, weight, bias).view(-1, CLASSES), 1)[rows, targets.view(-1)].mean()
+
+
 def gathered_logits(x, weight, bias, targets):
     return F.linear(x, weight).gather(-1, targets[..., None])
 
@@ -377,6 +383,7 @@ def targets_written_behind_the_logarithms(x, weight, bias, targets):
         (two_gathers, ["the logits have another use: gather"] * 2),
         (gathered_of_other_rows, []),
         (indexed_in_another_order, []),
+        (indexed_by_a_counter_that_is_written, []),
         (gathered_logits, []),
         (loss_of_a_softmax, ["the softmax is not the loss's own"]),
     ],
