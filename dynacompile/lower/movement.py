@@ -84,6 +84,8 @@ def lower_pad(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         raise NotCovered
     move = Move(low, node)
     read = move.source(node.args[0])
+    if read.dtype.is_floating_point:
+        fill = torch.tensor(fill, dtype=read.dtype).item()  # as elements of half precision have it
     indices, mask = list(move.indices), None
     for i in range(len(widths) // 2):
         d, before = len(indices) - 1 - i, widths[2 * i]

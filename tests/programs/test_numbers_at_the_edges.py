@@ -127,6 +127,7 @@ CHAINS: dict[str, Callable[..., torch.Tensor]] = {
     "reduced": lambda x, y: (x * y).sum(-1) + (x - y).mean(-1),
     "normalized": lambda x, y: F.layer_norm(x + y, x.shape[-1:]) * 3 - y,
     "masked": lambda x, y: torch.where(x * 3 > y * 3, x / 3, y / 3),
+    "padded": lambda x, y: F.pad(x, (1, 2), value=0.3) * 7,
     "through views": lambda x, y: ((x * 1.1).t() + y.t() * 0.7).t() - x,
 }
 
