@@ -11,7 +11,7 @@ of the differentiated parts tell.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ from dynacompile.ops.regions import FORMS
 from dynacompile.private import of_torch
 
 WORTH = 48  # nodes that need not be looked at, from which on parts are made
+UNTRACKED = frozenset({getattr, "detach", torch.detach, "view", "view_as", "set_"})
+"""Operations whose results share memory with an operand and are no views to torch."""
 SETS_GRAD = of_torch.set_grad_enabled
 
 
@@ -98,6 +100,25 @@ def check_graph(steps: Sequence[Step], given: Sequence[object]) -> None:
             raise WholeError
 
 
+def written_origins(steps: Sequence[Step], inputs: Collection[Node]) -> Iterator[Node]:
+    """Of the inputs those that a step may write, also through a view."""
+    origins = {node: node for node in inputs}
+    for step in steps:
+        if step.op == "placeholder":
+            continue
+        yield from (origins[n] for n in may_write(step) if n in origins)
+        known = [origins[n] for n in step.all_input_nodes if n in origins]
+        if known and type(step) is Node and is_view(step):
+            origins[step] = known[0]
+
+
+def is_view(node: Node) -> bool:
+    """Whether what a node gives may share memory with an operand."""
+    value = value_of(node)
+    made = [v for v in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(v, torch.Tensor)]
+    return node.target in UNTRACKED or any(t.is_inference() or t._is_view() for t in made)
+
+
 def made_here(output: Step) -> Iterator[Node]:
     return (n for n in output.all_input_nodes if n.op != "placeholder")
 
@@ -143,7 +164,7 @@ class Finding:
                 found.add(node)
         if small:
             memory = Counter(map(memory_of, made))
-            written = {operand for step in self.steps if step.op != "placeholder" for operand in may_write(step)}
+            written = set(written_origins(self.steps, small))
             found |= {node for node, value in small.items() if node not in written and memory[memory_of(value)] <= 1}
         return found
 

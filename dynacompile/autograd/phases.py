@@ -40,13 +40,6 @@ def is_join(node: Step, lists: Collection[Step]) -> bool:
     return len(members) >= LEAST and all(isinstance(m, Node) and is_one(value_of(m)) for m in members)
 
 
-def is_writing(step: Step) -> bool:
-    """Whether it writes one of its operands: by its name, or since its result is the very tensor that was given."""
-    meta = node_of(step).meta
-    result = meta.get("val", meta.get("later"))
-    return any(True for _ in may_write(step)) or any(result is n.meta.get("val", n.meta.get("later")) for n in step.all_input_nodes)
-
-
 def phases(steps: Sequence[Step], shared: Collection[Node], lists: Collection[Step], state: object) -> list[Phase] | None:
     """The phases of a graph; None where nothing is joined, or more passes between phases than tensors of one element. shared: inputs that any number of
     operations may read; state: the target of nodes that set modes, which every phase has."""
@@ -61,7 +54,7 @@ def phases(steps: Sequence[Step], shared: Collection[Node], lists: Collection[St
             current, in_join = current + (not in_join), True
             phase = current
             joined.add(step)
-        elif operands and all(n in joined for n in operands) and is_one(step_value(step)) and not is_writing(step):
+        elif operands and all(n in joined for n in operands) and is_one(step_value(step)) and not any(True for _ in may_write(step)):
             phase = max(of[n] for n in operands)
             joined |= {step, node_of(step)}
         else:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,6 +19,12 @@ Node = torch.fx.Node
 IN_PLACE = frozenset(
     getattr(operator, n) for n in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "setitem", "ilshift")
 )
+ACTIVATIONS: dict[object, int] = {
+    f: f.__code__.co_varnames.index("inplace")
+    for f in vars(torch.nn.functional).values()
+    if isinstance(f, FunctionType) and "inplace" in f.__code__.co_varnames[: f.__code__.co_argcount]
+}
+"""Functions that write their operand when asked to, with the place of that argument."""
 
 
 class WholeError(Exception):
@@ -170,7 +177,7 @@ def is_first(node: Node) -> bool:
 
 
 def may_write(step: Step) -> Iterator[Node]:
-    """The operands that a step may write, by the names that torch gives to what does."""
+    """The operands that a step may write, by the names that torch gives to what does, or since one is the result and was written."""
     if type(step) is Round:
         yield from (step.all_input_nodes[i] for i in step.pattern.written)
         return
@@ -183,6 +190,12 @@ def may_write(step: Step) -> Iterator[Node]:
             yield step.args[0]
     elif isinstance(out := step.kwargs.get("out"), Node):
         yield out
+    elif step.target in ACTIVATIONS:
+        place, operand = ACTIVATIONS[step.target], step.args[0] if step.args else step.kwargs.get("input")
+        if isinstance(operand, Node) and (step.kwargs.get("inplace") or any(step.args[place : place + 1])):
+            yield operand
+    elif isinstance(result := step.meta.get("val"), torch.Tensor) and (result.is_inference() or result._version):
+        yield from (n for n in step.all_input_nodes if n.meta.get("val") is result)
 
 
 def tensors_in_lists(node: Step) -> Iterator[Node]:

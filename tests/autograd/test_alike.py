@@ -296,3 +296,27 @@ def test_outputs_that_are_views_of_what_an_earlier_phase_made():
         return [t * norm for t in ts], norm.expand(5), norm.as_strided((2, 2), (0, 0))
 
     assert counts(function, *tensors(*[(3,)] * 6)) is None
+
+
+def rate_through_a_view(rate):
+    rate.view(1).mul_(0.5)
+
+
+def rate_through_data(rate):
+    rate.data.mul_(0.5)
+
+
+def rate_by_an_activation(rate):
+    torch.nn.functional.hardtanh(rate, -0.1, 0.1, True)
+
+
+@pytest.mark.parametrize("write", [rate_through_a_view, rate_through_data, rate_by_an_activation])
+def test_a_rate_that_is_written_between_phases_is_read_behind_the_write(write):
+    def function(rate, *ts):
+        total = torch.stack([t.square().sum() for t in ts]).sum()
+        scaled = [t * total for t in ts]
+        write(rate)
+        factor = total * rate
+        return [t * factor for t in scaled]
+
+    counts(function, torch.tensor(0.75), *tensors(*[(3,)] * 6))

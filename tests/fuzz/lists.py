@@ -2,9 +2,9 @@
 
 A program is its seed: a few steps over two lists of some tensors of few or many shapes, contiguous or not, that differ from member to member or do not.
 A step maps every tensor, joins the two lists, reduces each tensor, joins all by a number that each has (a norm), writes the second list in place, or does
-something else to a few members; seeds from 100000 on clip inputs in place, in phases, and from 200000 on they pass views of what they made. The schedule is
-run by the interpreter. Then the program is compiled, as like parts where it falls apart into such, and run by the interpreter, or, with --native, by built
-kernels.
+something else to a few members. Seeds from 100000 on clip inputs in place, in phases; from 200000 on they pass views of what they made; from 300000 on they
+pass a number of all, and read it and a rate between writes of them. The schedule is run by the interpreter. Then the program is compiled, as like parts where
+it falls apart into such, and run by the interpreter, or, with --native, by built kernels.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.lower.tracing import compare, trace
 Tensors = list[torch.Tensor]
 WIDER = 100000  # from this seed on, programs also write their inputs in place, and clip them by a norm of all
 VIEWED = 200000
+NUMBERED = 300000
 UNARY: tuple[tuple[str, Callable], ...] = (
     ("sin", torch.sin), ("abs", torch.abs), ("times", lambda t: t * 0.75), ("plus", lambda t: t + 1), ("clamp", lambda t: t.clamp(-1, 1)),
     ("mask", lambda t: torch.where(t > 0, t, -2 * t)), ("round trip", lambda t: t.double().to(t.dtype)), ("flip", lambda t: t.flip(0) if t.dim() else t),
@@ -44,6 +45,12 @@ BINARY: tuple[tuple[str, Callable], ...] = (
 )  # fmt: skip
 NUMBERS: tuple[tuple[str, Callable], ...] = (
     ("norm", lambda t: t.square().sum()), ("largest", lambda t: t.abs().sum().clamp(max=5.0)), ("mean", lambda t: t.sum() * (1 / max(t.numel(), 1))),
+)  # fmt: skip
+NUMBER_WRITES: tuple[tuple[str, Callable], ...] = (  # of a rate and of the number of all
+    ("rate", lambda rate, number: rate.mul_(0.5)), ("rate through a view", lambda rate, number: rate.view(1).mul_(0.5)),
+    ("rate through data", lambda rate, number: rate.data.add_(0.25)), ("rate of a list", lambda rate, number: torch._foreach_mul_([rate, number], 0.5)),
+    ("rate by an activation", lambda rate, number: torch.nn.functional.hardtanh(rate, -0.1, 0.1, True)), ("number", lambda rate, number: number.mul_(2.0)),
+    ("number as out", lambda rate, number: torch.add(number, 1.0, out=number)), ("number of two", lambda rate, number: torch.add(rate, number, out=number)),
 )  # fmt: skip
 
 
@@ -65,11 +72,12 @@ class Program:
                 found.append(torch.randn((*shape[:-1], shape[-1] + 3), generator=generator, dtype=self.dtype)[..., 2 : 2 + shape[-1]])
             else:
                 found.append(torch.randn(shape, generator=generator, dtype=self.dtype))
-        return found
+        return [*found, torch.full((), 0.75, dtype=self.dtype)] if self.seed >= NUMBERED else found
 
     def __call__(self, *tensors: torch.Tensor) -> Tensors:
         n = len(self.shapes)
-        first, second = list(tensors[:n]), list(tensors[n:])
+        first, second = list(tensors[:n]), list(tensors[n : 2 * n])
+        number = rate = tensors[-1]
         kept = list(second)
         results: Tensors = []
         for what, *rest in self.steps:
@@ -96,6 +104,17 @@ class Program:
                         t.mul_(0.5).add_(0.25)
                 case "average inputs", _:
                     torch._foreach_lerp_(kept, list(tensors[:n]), 0.1)
+                case "number of all", (k,):
+                    number = torch.stack([NUMBERS[k][1](t) for t in first]).sum()
+                    copy = number.clone()
+                    first = [t * (1 / (1 + copy.abs())) for t in first]
+                    number, copy = (copy, number) if k else (number, copy)
+                    results += [copy + 1, copy.expand(2)]
+                case "write a number", (k,):
+                    NUMBER_WRITES[k][1](rate, number)
+                case "by a number", _:
+                    factor = 1 / (1 + (number * rate).abs())
+                    first = [t * factor for t in first]
                 case "swap", _:
                     first, second = second, first
                 case _:
@@ -123,9 +142,14 @@ def generate(seed: int) -> Program:
     steps: list[tuple] = []
     for _ in range(r.randint(1, 5)):
         what = r.choice(("map", "map", "join", "join", "numbers", "clip", "swap", "update"))
-        if seed >= VIEWED and r.random() < 0.6:
+        if VIEWED <= seed < NUMBERED and r.random() < 0.6:
             view = ("view", r.randrange(len(VIEWS)), odd()), ("clip", r.randrange(len(NUMBERS)))
             steps.extend(view[: r.randint(1, 2)])
+            continue
+        if seed >= NUMBERED and r.random() < 0.8:
+            more: dict[str, tuple] = {"number of all": NUMBERS, "write a number": NUMBER_WRITES, "by a number": ()}
+            what = r.choice((*more, *more, "write inputs"))
+            steps.append((what, r.randrange(len(of))) if (of := more.get(what, NUMBERS)) else (what,))
             continue
         if seed >= WIDER and r.random() < 0.7:
             what = r.choice(("clip inputs", "clip inputs", "write inputs", "average inputs"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.lists import VIEWED, WIDER, check_compiled, generate, lists_of, scheduled
+from tests.fuzz.lists import NUMBERED, VIEWED, WIDER, check_compiled, generate, lists_of, scheduled
 
 
 @pytest.mark.parametrize("first", [0, 20, 40, WIDER])
@@ -28,4 +28,9 @@ def test_phases_between_joins():
 
 def test_views_between_phases():
     found = [check_compiled(generate(seed)) for seed in range(VIEWED, VIEWED + 20)]
+    assert any(found), "some programs fall apart into like parts"
+
+
+def test_numbers_written_between_phases():
+    found = [check_compiled(generate(seed)) for seed in range(NUMBERED, NUMBERED + 20)]
     assert any(found), "some programs fall apart into like parts"
