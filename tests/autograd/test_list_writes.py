@@ -50,6 +50,19 @@ def test_gradients_see_writes_to_members(form):
     check(form, torch.randn(4, 6, requires_grad=True), options=AS_ATEN)
 
 
+@pytest.mark.parametrize("name", ["add_", "mul_", "copy_", "maximum_", "lerp_", "addcmul_"])
+def test_a_member_reads_what_an_earlier_one_has_written(name):
+    write = getattr(torch, f"_foreach_{name}")
+    more = {"lerp_": (0.3,)}.get(name, ())
+
+    def form(a, b, c):
+        lists = [[b, c, a]] * (2 if name == "addcmul_" else 1)
+        write([a, b, c], *lists, *more)
+        return a * 2, b * 2, c * 2
+
+    check(form, *(torch.randn(4, 6) for _ in "abc"), options=AS_ATEN)
+
+
 @pytest.mark.parametrize("write", [
     lambda b: torch._foreach_mul_([b], 2.0),
     lambda b: torch._foreach_add_([b[0], b[1]], [torch.ones(3)] * 2),
