@@ -109,7 +109,7 @@ class Program:
                     copy = number.clone()
                     first = [t * (1 / (1 + copy.abs())) for t in first]
                     number, copy = (copy, number) if k else (number, copy)
-                    results += [copy + 1, copy.expand(2)]
+                    results.append(copy.expand(2) if k == 2 else copy + 1)
                 case "write a number", (k,):
                     NUMBER_WRITES[k][1](rate, number)
                 case "by a number", _:
@@ -147,9 +147,8 @@ def generate(seed: int) -> Program:
             steps.extend(view[: r.randint(1, 2)])
             continue
         if seed >= NUMBERED and r.random() < 0.8:
-            more: dict[str, tuple] = {"number of all": NUMBERS, "write a number": NUMBER_WRITES, "by a number": ()}
-            what = r.choice((*more, *more, "write inputs"))
-            steps.append((what, r.randrange(len(of))) if (of := more.get(what, NUMBERS)) else (what,))
+            write = ("write a number", r.randrange(len(NUMBER_WRITES)))
+            steps += r.choice(([("number of all", r.randrange(len(NUMBERS))), write, ("by a number",)], [write], [("by a number",)], [("write inputs", 1)]))
             continue
         if seed >= WIDER and r.random() < 0.7:
             what = r.choice(("clip inputs", "clip inputs", "write inputs", "average inputs"))
