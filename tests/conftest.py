@@ -43,6 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     costs = lanes.recorded()
+    if not config.getoption("--record-costs"):
+        for item in list(lanes.cases_left_out(items, costs)):
+            item.add_marker(pytest.mark.further)
     files = lanes.fast_files(costs)
     for item in items:
         folder, file = item.path.parent.name, item.path.name
@@ -50,9 +53,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
         if lanes.is_fast(item, costs, files):
             item.add_marker(pytest.mark.fast)
-    if not config.getoption("--record-costs"):
-        for item in list(lanes.cases_left_out(items, costs)):
-            item.add_marker(pytest.mark.further)
     if hasattr(config, "workerinput"):
         lanes.dearest_first(items, costs)
 

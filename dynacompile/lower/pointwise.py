@@ -23,9 +23,9 @@ CONVERSIONS = frozenset({"to_copy", "cast_prims"})  # an explicit conversion of 
 JUMPS = frozenset(
     f"aten::{name}"
     for name in (
-        *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isposinf", "isneginf", "nan_to_num", "sign", "sgn", "heaviside"),
-        *("logical_not", "logical_and", "logical_or", "logical_xor", "floor", "ceil", "trunc", "round", "frac", "remainder", "fmod", "floor_divide"),
-        *("bucketize", "searchsorted", "threshold", "hardshrink", "threshold_backward", "hardtanh_backward", "hardshrink_backward", "softshrink_backward"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "nan_to_num", "sign", "sgn", "logical_not", "logical_and", "logical_or", "logical_xor"),
+        *("floor", "ceil", "trunc", "round", "frac", "remainder", "fmod", "floor_divide", "threshold", "threshold_backward"),
+        *("hardtanh_backward", "hardsigmoid_backward", "hardswish_backward", "leaky_relu_backward"),
     )
 )
 """Results that jump where rounding moves a number: the greatest of some numbers, once stored, equals none of these before they are rounded, and a product
@@ -58,6 +58,7 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     size = geometry(val)[0]
     o = Expander(Body(), compute_dtype(promoted), val.dtype)
     raw = row.operands == "own"
+    is_jump = jumps(node)
     converts = promoted in NEAREST and (row.operands == "args" or converts_numbers(node, val))
 
     def operand(arg: object) -> object:
@@ -68,9 +69,9 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 buffer = low.buffers[given]
                 require_element(low, given, val.device)
                 value = low.load(o, buffer, low.broadcast(buffer, size))
-                if jumps(node) or (row.samples in CONVERSIONS and buffer.dtype != val.dtype):
+                if is_jump or (row.samples in CONVERSIONS and buffer.dtype != val.dtype):
                     value = nearest(o, value, buffer)
-                if promoted in NEAREST and buffer.dtype != promoted and jumps(node):
+                if is_jump and promoted in NEAREST and buffer.dtype != promoted:
                     value = getattr(o, NEAREST[promoted])(o.cast(value, o.compute))
                 return value if raw else o.cast(value, o.compute)
             arg = given
@@ -102,6 +103,7 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
 
 
 def jumps(node: torch.fx.Node) -> bool:
+    """Whether a result jumps where rounding moves an operand: see JUMPS. A quotient does if it is rounded to a whole number."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and (schema.name in JUMPS or node.kwargs.get("rounding_mode") is not None)
 

@@ -17,6 +17,20 @@ import torch
 import dynacompile
 
 Operation = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def gradient(name: str, t: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Of a function that has another slope from some number on, by its operator."""
+    aten = torch.ops.aten
+    match name:
+        case "leaky_relu":
+            return aten.leaky_relu_backward(b, t, 0.5, False)
+        case "hardtanh" | "relu6":
+            return aten.hardtanh_backward(b, t, *((0.0, 6.0) if name == "relu6" else (-1.0, 0.5)))
+        case _:
+            return getattr(aten, f"{name}_backward")(b, t)
+
+
 ROUNDED: dict[str, Operation] = {
     "mul": lambda a, b: a * b,
     "add": lambda a, b: a + b,
@@ -43,6 +57,7 @@ JUMPS: dict[str, Operation] = {
     "whole parts": lambda t, b: torch.div(t, 0.5, rounding_mode="floor"),
     "bins": lambda t, b: torch.bucketize(t, torch.linspace(-1, 1, 9, dtype=t.dtype, device=t.device)),
     "chosen": lambda t, b: torch.where(t > 0.25, b, -b),
+    **{f"gradient of {name}": lambda t, b, name=name: gradient(name, t, b) for name in ("relu6", "hardtanh", "hardsigmoid", "hardswish", "leaky_relu")},
     "threshold": lambda t, b: torch.nn.functional.threshold(t, 0.25, 9.0),
     "hard shrink": lambda t, b: torch.nn.functional.hardshrink(t, 0.25),
 }

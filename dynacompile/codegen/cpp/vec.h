@@ -195,6 +195,10 @@ template <class V> INLINE auto widen_bf16(V bits) {
 #endif
   return bit_cast<vec<f32, lanes<V>>>(__builtin_convertvector(bits, vec<u32, lanes<V>>) << 16);
 }
+template <class V> INLINE auto nearest_bf16_v(V x) {  // what memory would give back, without the way through 16 bits
+  auto u = bit_cast<vec<u32, lanes<V>>>(x);
+  return x == x ? bit_cast<V>((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000) : x;
+}
 template <class V> INLINE auto round_bf16(V x) {
 #if defined(DC_AVX512) && defined(__AVX512BF16__)
   if constexpr (lanes<V> == 16)  // the instruction rounds denormals to 0

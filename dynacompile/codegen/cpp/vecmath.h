@@ -74,7 +74,7 @@ template <class V, class C, int N> INLINE V polynomial(V x, const C (&c)[N]) {
   }
 DC_COMPARE(eq, ==) DC_COMPARE(ne, !=) DC_COMPARE(lt, <) DC_COMPARE(le, <=)
 template <class T> INLINE auto nearest_bf16(T x) {
-  if constexpr (is_vector<T>) return widen_bf16(round_bf16(x));
+  if constexpr (is_vector<T>) return nearest_bf16_v(x);
   else return value(memory<bf16>(x));
 }
 template <class T> INLINE auto nearest_f16(T x) {
