@@ -245,3 +245,27 @@ def test_which_of_equal_keys_a_loop_comes_by():
         table.update({keys[n]: 0 for n in held})
         for wanted[0] in (keys[asked], (asked, asked + 1)):
             assert compiled(torch.ones(1))[1] == program(torch.ones(1))[1], (held, asked)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_numbers_are_found_by_value(dynamic):
+    """A number above 256 is another object in each call, and in what capture computes of it."""
+    table = {1000: 2.0, 2000: 3.0, 3000: 4.0, 2.5: 5.0, 3.5: 6.0}
+    members = {1000, 2.5}
+
+    def program(x, n):
+        y = x * table[n] if n in table else x + n
+        return y.sin() if n in members else table.get(n, 0.0) + y
+
+    compiles: list[Event] = []
+    end = dynacompile.subscribe(lambda event: compiles.append(event) if isinstance(event, Compiled) else None)
+    options = {"fallback": "none", "verify": True}
+    compiled = dynacompile.compile(program, backend="eager", dynamic=dynamic, isolate_recompiles=True, options=options)
+    texts = ["1000", "2000", "3000", "1000", "5000", "2.5", "3.5"]
+    try:
+        for text in texts * 3:
+            n = eval(text, {})
+            torch.testing.assert_close(compiled(torch.ones(2), n), program(torch.ones(2), n), rtol=0, atol=0)
+    finally:
+        end()
+    assert len(compiles) <= len(set(texts)), "as many entries as numbers at most"

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
 
+FOUND_BY_VALUE = (int, float, complex, str, bytes, tuple, frozenset, range)
+"""Keys that an equal object finds, too: which of these it is matters to nobody."""
+
+
 def key_of(value: Value) -> Hashable:
     """What a dict that capture keeps has in the place of a key: the constant where it is known completely, the tensor or function that it is, or the value
     itself where the object is found by identity. Such an object is told apart from the others that are keys: see `Value.told_apart`."""
@@ -48,7 +52,7 @@ def key_of(value: Value) -> Hashable:
         return value
     if isinstance(value, ConstantValue) and found != found:  # a NaN, which only the object itself finds
         raise unsupported("unknown-operation", f"{value.describe()} as a key")
-    value.told_apart = not isinstance(value, ConstantValue) and not is_a(found, type)
+    value.told_apart = not isinstance(value, ConstantValue) and not is_a(found, (type, *FOUND_BY_VALUE))
     return found
 
 
@@ -87,7 +91,7 @@ def is_known_key(real: object) -> bool:
 def known_key(cx: Context, real: object) -> Value:
     """The value of such a key, which guards compare."""
     found = cx.of(real)
-    found.is_copy = is_a(real, (int, float, complex, str, bytes, tuple, frozenset, range)) and not has_one_object(real)
+    found.is_copy = is_a(real, FOUND_BY_VALUE) and not has_one_object(real)
     return found
 
 
