@@ -8,7 +8,7 @@ about another thing.
 `pytest --record-costs` writes the CPU seconds of the tests that it ran to costs.json, and leaves those of other files as they were. The seconds are of the
 process and of all that it started. A file has its own entry, and so has each of its tests whose call takes
 more than COSTLY seconds; what fixtures take is the file's, since a module's fixture would else be told of its first test alone. All cases of a test that
-cost more than SHARE seconds together have an entry, too, with a star for the case; all cases run while costs are recorded.
+cost more than SHARE seconds together, with what their fixtures take, have an entry, too, with a star for the case; all cases run while costs are recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COSTS = TESTS / "costs.json"
 BUDGET = 130.0
 """CPU seconds of all tests of the fast lane. Collection and imports, on each of two workers, come on top."""
 COSTLY = 1.0
-SHARE = 2.0
+SHARE = 1.0
 """CPU seconds of all cases of one test that `make test` runs."""
 Costs = Mapping[str, Mapping[str, float]]
 """For each file, by its path below this folder: the seconds of costly tests by name, and under "" of all else."""
@@ -137,7 +137,7 @@ class Recorder:
         entries = self.found.setdefault(file, {"": 0.0})
         key = name if report.when == "call" and report.cpu > COSTLY else ""
         entries[key] = entries.get(key, 0.0) + report.cpu
-        if report.when == "call" and "[" in name:
+        if report.when != "teardown" and "[" in name:  # what a fixture of the module computes is for its cases
             self.cases[file, all_cases(name)] += report.cpu
         if report.when == "call" and not report.skipped:
             self.ran.add(file)

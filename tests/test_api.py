@@ -41,7 +41,7 @@ def test_backends_agree_with_eager(backend):
         torch.testing.assert_close(a.grad, b.grad)
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_inductor_backend():
     ours, theirs = net(), net()
     out = dynacompile.compile(ours, backend="inductor")(x())

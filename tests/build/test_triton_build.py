@@ -243,6 +243,7 @@ def test_products_of_every_kind_become_cubins(name, env, store):
     assert source.candidates[0].blocks["TMA"] == {"float32": 0, "gate and values that stay": 2}.get(name, 1)
 
 
+@pytest.mark.further
 def test_a_product_that_no_processor_can_run_gives_way_to_the_next_candidate(events, env, store, monkeypatch):
     source = product("gelu of a linear layer", (4096, 256), (256, 2816), (2816,))
     monkeypatch.setattr(builds, "MOST_SHARED", 100_000)

@@ -63,10 +63,13 @@ CASES = {  # arguments of training, entries that are compiled, and how far the p
     "an optimizer of transformers": ({"optim": "adafactor"}, 2, 2e-3),
     "SGD": ({"optim": "sgd", "learning_rate": 0.1}, 2, 1e-4),
 }
+OFTEN = ("evaluation", "bfloat16")
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", [name if name == "plain" else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "plain" else pytest.mark.slow if name in OFTEN else pytest.mark.further) for name in CASES]
+)
 def test_trains_as_without_it(tmp_path, name, capsys):
     options, entries, tolerance = CASES[name]
     callback = DynacompileCallback(measure_after=3, measure_steps=2)

@@ -14,20 +14,32 @@ import pytest
 import torch
 
 from dynacompile.codegen.triton.attention_tiles import SHARED, Shape, candidates_for, shared
+from tests.asked import asked
 from tests.codegen.interpreted import ENVIRONMENT
 from tests.forked import TORCH, run
 
 from .attention_cases import CASES
 
 GOLDEN = Path(__file__).parent / "golden" / "attention.py.txt"
+READ = (
+    "lengths that tiles divide",
+    "a window",
+    "gradients of queries, keys and all",
+    "gradients by relative place",
+    "gradients of places from the end",
+    "gradients of clamped places",
+    "gradients of a bias",
+)
+"""Cases whose text is read."""
 FORWARD, QUERIES, KEYS = "attention", "attention_query_gradient", "attention_key_gradient"
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict[str, dict]:
+def found(request, tmp_path_factory) -> dict[str, dict]:
     """What became of each case, in one process for all, since Triton reads its mode at import."""
+    names = {"golden", *READ, *(case["name"] for case in asked(request, "test_numbers"))}
     path = tmp_path_factory.mktemp("attention") / "found.json"
-    done = run(TORCH, "-W", "ignore", "-m", "tests.codegen.attention_cases", str(path), env=os.environ | ENVIRONMENT, timeout=900)
+    done = run(TORCH, "-W", "ignore", "-m", "tests.codegen.attention_cases", str(path), *sorted(names), env=os.environ | ENVIRONMENT, timeout=900)
     assert done.returncode == 0, done.stderr
     return json.loads(path.read_text())
 

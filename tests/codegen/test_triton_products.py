@@ -6,7 +6,7 @@ To renew the golden after a deliberate change: DYNACOMPILE_WRITE_GOLDEN=1 pytest
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import prod
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from dynacompile.codegen.reference import run_schedule
 from dynacompile.codegen.triton.products import BLOCKS
 from dynacompile.ir.loops import Extern
 from dynacompile.ir.schedule import KernelSource, Launch, Schedule
+from tests.asked import asked
 from tests.codegen.interpreted import interpret
 
 from .product_cases import CASES, Case, fused, on_cpu, with_copies
@@ -29,6 +30,7 @@ SHAPES = {
     "pairs": (32, 32, 32, 2, 3, 2, 2),
 }
 PAIRED = ("gate and values", "gate and values that stay")
+OF_THE_GOLDEN = ("before and after", "copies")
 GOLDEN = Path(__file__).parent / "golden"
 TOLERANCE = {torch.float8_e4m3fn: 1.6e-2, torch.bfloat16: 1.6e-2, torch.float16: 2e-3, torch.float32: 1e-5}
 
@@ -46,22 +48,24 @@ def has_way(name: str, case: Case, way: str) -> bool:
     return name in PAIRED if way == "pairs" else case.copied or way != "copies"
 
 
-def jobs() -> Iterator[tuple[tuple[str, str], Schedule, Launch, KernelSource, dict[str, int]]]:
-    for name, case in CASES.items():
+def jobs(wanted: Collection[tuple[str, str]]) -> Iterator[tuple[tuple[str, str], Schedule, Launch, KernelSource, dict[str, int]]]:
+    for name in dict.fromkeys(name for name, _ in wanted):
+        case = CASES[name]
         plan, launch, source = fused(case)
         source = with_copies(source.kernel)
         assert ("make_tensor_descriptor" in source.text) == case.copied
         for way, shape in SHAPES.items():
-            if has_way(name, case, way):
+            if (name, way) in wanted:
                 yield (name, way), plan, launch, source, dict(zip(BLOCKS, shape, strict=True))
 
 
 @pytest.fixture(scope="module")
-def interpreted(tmp_path_factory) -> dict[tuple[str, str], tuple[list[torch.Tensor], list[torch.Tensor]]]:
+def interpreted(request, tmp_path_factory) -> dict[tuple[str, str], tuple[list[torch.Tensor], list[torch.Tensor]]]:
     """For each case and way, (what the interpreter stored, what eager gives), one process for all, since Triton reads its mode at import."""
     folder: Path = tmp_path_factory.mktemp("products")
     cases, places = [], []
-    for key, plan, launch, source, blocks in jobs():
+    wanted = {OF_THE_GOLDEN, *((case["name"], case["way"]) for case in asked(request, "test_numbers"))}
+    for key, plan, launch, source, blocks in jobs(wanted):
         given = dict(zip(plan.inputs, CASES[key[0]].args(), strict=True))
         tensors = [storage(plan, b, given) for b, p in zip(launch.buffers, source.kernel.params, strict=True) if p.mode != "scratch"]
         batch, *matrix = extents(source)
@@ -109,8 +113,8 @@ def test_the_schedule_is_one_launch_and_computes_what_eager_does(name):
 
 def test_golden(interpreted):
     """The text of a fused product, looked at only after its numbers were eager's."""
-    test_numbers(interpreted, "before and after", "copies")
-    _, _, source = fused(CASES["before and after"])
+    test_numbers(interpreted, *OF_THE_GOLDEN)
+    _, _, source = fused(CASES[OF_THE_GOLDEN[0]])
     source = with_copies(source.kernel)
     wanted = GOLDEN / "product.py.txt"
     if os.environ.get("DYNACOMPILE_WRITE_GOLDEN"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from dynacompile.callbacks import CompileSettings, DynamoCallback
 from dynacompile.callbacks.config_text import config_text, default_values
 from dynacompile.config import MODES
 from scripts import bench_lightning
+from tests.forked import LIGHTNING, run
 
 FOLDER = conf.folder()
 GROUPS = {
@@ -137,7 +139,7 @@ def test_an_own_app_with_a_wrong_name_is_told_the_nearest_before_it_trains(argum
     (tmp_path / "own.yaml").write_text("defaults: [{compile: default}, _self_]\n")
     made = 'from dynacompile.callbacks import DynamoCallback\n    DynamoCallback(cfg.compile)\n    print("trains")'
     (tmp_path / "app.py").write_text(APP.replace('print("began", cfg.compile.modules, "torch" in sys.modules)', made))
-    done = subprocess.run([sys.executable, "app.py", argument], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run(LIGHTNING, "app.py", argument, cwd=tmp_path, env=os.environ)
     assert done.returncode == 1 and said in done.stderr and "trains" not in done.stdout, done.stderr
 
 

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+WITHOUT_OURS = (*forked.BARE, "hydra", "lightning")
 MAPPED = {"callbacks": "dynacompile.callbacks", "conf": "dynacompile.conf", "recipes": "dynacompile.recipes"}
 
 
@@ -147,7 +150,7 @@ def test_a_users_own_app_composes_compile_from_the_wheel(installed, tmp_path):
 
     def run(*arguments: str, program: str = "app.py") -> str:
         environment = {**os.environ, "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([sys.executable, program, *arguments], cwd=tmp_path, capture_output=True, text=True, env=environment)
+        done = forked.run(WITHOUT_OURS, program, *arguments, cwd=tmp_path, env=environment)
         return done.stdout + done.stderr
 
     shown = run("compile=verify", "compile.modules.net.*.fuse=false", "compile.show=true")

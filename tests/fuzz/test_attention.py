@@ -9,16 +9,16 @@ import pytest
 from tests.fuzz.attention import check, decided, generate
 
 
-@pytest.mark.parametrize("first", range(0, 32, 32))
+@pytest.mark.parametrize("first", range(0, 32, 8))
 def test_attention(first):
     counts: Counter = Counter()
-    for seed in range(first, first + 32):
+    for seed in range(first, first + 8):
         counts.update(decided(check(generate(seed), "aot_eager")))
-    assert counts[(True, "")] > 8, "many programs become torch's operator"
+    assert counts[(True, "")] > 1, "many programs become torch's operator"
 
 
 def test_built():
-    for seed in range(200, 206):
+    for seed in range(200, 203):
         check(generate(seed), "default")
 
 

@@ -9,5 +9,5 @@ from tests.fuzz.devices import NONE
 
 
 def test_faults_and_odd_files():
-    done = run(TORCH, "-m", "tests.fuzz.files", "3", "12000", "--step", "526", env=os.environ | NONE)
+    done = run(TORCH, "-m", "tests.fuzz.files", "3", "12000", "--step", "1579", env=os.environ | NONE)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

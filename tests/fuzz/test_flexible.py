@@ -10,13 +10,13 @@ from tests.fuzz.flexible import check, generate
 
 
 def test_operators_as_they_are_defined():
-    events = [event for seed in range(300, 308) for event in check(generate(seed), interpret=False)[0]]
-    assert sum(event.ours for event in events) >= 6, "kernels take nearly all programs"
+    events = [event for seed in range(300, 304) for event in check(generate(seed), interpret=False)[0]]
+    assert sum(event.ours for event in events) >= 3, "kernels take nearly all programs"
 
 
 def test_kernels_by_tritons_interpreter():
-    done = run(TORCH, "-W", "ignore", "-m", "tests.fuzz.flexible", "400", "404", env=os.environ | ENVIRONMENT, timeout=900)
-    assert done.returncode == 0 and "4 programs, 0 differ" in done.stdout, done.stdout + done.stderr
+    done = run(TORCH, "-W", "ignore", "-m", "tests.fuzz.flexible", "400", "402", env=os.environ | ENVIRONMENT, timeout=900)
+    assert done.returncode == 0 and "2 programs, 0 differ" in done.stdout, done.stdout + done.stderr
 
 
 def test_programs_are_what_they_were():

@@ -13,5 +13,5 @@ def test_interpreted_kernels():
 
 
 def test_built_kernels():
-    for seed in range(200, 208):
+    for seed in range(200, 204):
         check(generate(seed), reference=False)

@@ -61,7 +61,7 @@ def test_lm_is_one_graph_and_learns(tmp_path):
     assert fit.metric("val/loss") < fit.metric("val/unigram_loss") - 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_vision_with_a_vit_is_one_graph_and_reads_digits(tmp_path):
     pytest.importorskip("sklearn")
     fit = fitted("vision", tmp_path, 120, "model.net.patch=4", "model.net.layers=1")
@@ -110,7 +110,7 @@ def test_rl_is_one_graph_and_the_pole_stands_longer(tmp_path):
     assert fit.metric("train/episode_steps") > 50  # an undecided policy lasts about 22
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_distill_teaches_a_student_without_labels(tmp_path):
     pytest.importorskip("sklearn")
     fit = fitted("distill", tmp_path, 300, "compile.modules=null", "model.teacher.layers=1", "model.lr=1e-2")
