@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from dynacompile.ir.shapes import hint_of, is_undecidable
+from dynacompile.ops.list_writes import has_history, memory, only, tensors_in
 from dynacompile.private import of_torch
 
 
@@ -58,7 +59,28 @@ def writes_twice(name: str, args: Sequence[Any]) -> bool:
     groups: dict[int, list[torch.Tensor]] = {}
     for tensor in args[0]:
         groups.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
-    return any(a is b or shares_part(a, b) or is_same_part(a, b) for group in groups.values() for i, a in enumerate(group) for b in group[:i])
+    return any(may_share(a, b) for group in groups.values() for i, a in enumerate(group) for b in group[:i])
+
+
+def crosses_history(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a member of a list that is written in place, and differentiated, reads what an earlier one has written: eager computes with what was written,
+    and gives the gradients of what was there before all writes. In a graph both are of the same."""
+    if not (name.startswith("_foreach_") and name.endswith("_") and args and isinstance(args[0], (list, tuple)) and len(args[0]) > 1):
+        return False
+    if not has_history(args, kwargs):
+        return False
+    groups: dict[int, list[torch.Tensor]] = {}
+    others = [*args[1:], *kwargs.values()]
+    for k, tensor in enumerate(args[0]):
+        if any(may_share(t, before) for v in others for t in tensors_in(only(k, v)) for before in groups.get(memory(t), ())):
+            return True
+        groups.setdefault(memory(tensor), []).append(tensor)
+    return False
+
+
+def may_share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one storage have, or may have, an element in common."""
+    return a is b or shares_part(a, b) or is_same_part(a, b)
 
 
 def is_same_part(a: torch.Tensor, b: torch.Tensor) -> bool:

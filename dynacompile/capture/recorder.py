@@ -16,7 +16,7 @@ from dynacompile.capture.joins import JOINS, record_join
 from dynacompile.capture.known_numbers import Pairs, Reads, alike, any_known, as_numbers, forget, known_number
 from dynacompile.capture.list_operations import LIST_OPS, is_plain, record_over_lists
 from dynacompile.capture.operands import as_dtype, constant_of, has_wide_int, target_name, tensors_in
-from dynacompile.capture.overlap import is_refused_write, reaches_out, shares_part, writes_twice
+from dynacompile.capture.overlap import crosses_history, is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, memory_of, storage_of
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
 from dynacompile.capture.results import ALL
@@ -132,6 +132,8 @@ class Recorder(Inputs):
         given = tensors_in((fakes, inputs))
         if writes_twice(target_name(target), fakes):
             raise unsupported("aliased-mutation", f"{target_name(target)} writes some memory twice")
+        if crosses_history(target_name(target), fakes, fake_kwargs):
+            raise unsupported("aliased-mutation", f"{target_name(target)} has gradients by members that earlier ones have written")
         check_types(target, [*fakes, *inputs.values()], given)
         if outs and is_of_torch(target):
             check_out_types(target, outs, tensors_in(self.run(kind, target, fakes, inputs)))

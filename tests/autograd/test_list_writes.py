@@ -64,6 +64,36 @@ def test_a_member_reads_what_an_earlier_one_has_written(name):
 
 
 @pytest.mark.parametrize("write", [
+    lambda a, b: torch._foreach_add_([a, b], [b, a]),
+    lambda a, b: torch._foreach_add_([a, b], [b, a[:, 1:2]], alpha=2),
+    lambda a, b: torch._foreach_lerp_([a, b], [torch.ones(4, 6), a], 0.3),
+    lambda a, b: torch._foreach_sub_([a[:2], b[:2]], a.view(-1)[0]),
+    lambda a, b: torch._foreach_sub_([a[:2], a[2:], b], [b[:2], b[2:], a]),
+], ids=["sums", "a part", "an average", "a number", "views"])  # fmt: skip
+def test_gradients_of_a_member_that_reads_what_an_earlier_one_has_written_are_those_of_eager(write):
+    """Eager computes with what was written, and gives the gradients of what was there before."""
+
+    def form(a, b):
+        a, b = a * 1, b * 1
+        write(a, b)
+        return a * 2, b * 3
+
+    check(form, *(torch.randn(4, 6, requires_grad=True) for _ in "ab"), options=AS_ATEN, graphs=None, breaks=None)
+
+
+def test_products_of_members_that_earlier_ones_have_written_are_not_differentiated():
+    def form(a, b):
+        a, b = a * 1, b * 1
+        torch._foreach_mul_([a, b], [b, a])
+        return a.sum() + b.sum()
+
+    for call in (form, dynacompile.compile(form, isolate_recompiles=True, **AS_ATEN)):
+        result = call(*(torch.ones(3, requires_grad=True) for _ in "ab"))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.backward()
+
+
+@pytest.mark.parametrize("write", [
     lambda b: torch._foreach_mul_([b], 2.0),
     lambda b: torch._foreach_add_([b[0], b[1]], [torch.ones(3)] * 2),
     lambda b: torch._foreach_zero_([b]),

@@ -3,7 +3,8 @@
 A program is its seed: two matrices, dense or with gaps, each perhaps computed anew, views of both, one to three of the `torch._foreach_*_` operations over
 lists of these (views beside what they are views of, one tensor twice, members that read what earlier ones have written), other writes between, and results
 that show values, layouts and views. Two programs in three have gradients. Results, strides, all memory of the inputs, gradients, and kinds of errors are
-compared. Nothing may run as Python, but for what a break at a tensor that is twice in a list leaves: a frame whose inputs share memory.
+compared. Nothing may run as Python, but for what a break leaves (at a tensor that is twice in a list, at members with gradients that read what earlier ones
+have written): a frame whose inputs share memory.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ WRITES = (
 )  # fmt: skip
 VIEWS = ("{t}", "{t}[:, 1:]", "{t}.t()", "{t}[:, ::2]", "{t}[1]", "{t}.view(-1)", "{t}[:2].t()", "{t}.diagonal()", "{t}.unsqueeze(0)", "{t}[:1]", "{t}[:, :1]")
 LISTS = ("[v]", "[v, w]", "[a, b]", "[v, b]", "[v, v]", "[a, v]")
-OTHERS = ("[torch.full_like(t, 0.3) for t in {l}]", "[t.flip(0) * 0.5 for t in {l}]")
-WRITTEN = "{l}[::-1]"  # eager writes one member after the other, and differentiates as if it read all before: no gradients are asked for
+OTHERS = (
+    "[torch.full_like(t, 0.3) for t in {l}]", "[t.flip(0) * 0.5 for t in {l}]",
+    "{l}[::-1]",  # eager writes one member after the other, and differentiates as if it read all before
+)  # fmt: skip
 BETWEEN = ("a.mul_(0.9)", "v.add_(0.1)", "w = w * 1", "c = c + v.sin().sum()")
 SHOWN = (
     "a.sum()", "a * 2", "a.view(-1)[:3] * 1", "b.t().contiguous()", "a.as_strided((3,), (2,), a.storage_offset()) * 1", "torch._foreach_norm([a, b])",
@@ -77,17 +80,13 @@ def generate(seed: int) -> Program:
     lines += [f"v = {of_a.format(t='a')}", f"w = {(of_a if r.random() < 0.6 else of_b).format(t='b')}"]
     for _ in range(r.choice((1, 1, 2, 3))):
         members = r.choice(LISTS)
-        lines.append("torch._foreach_" + r.choice(WRITES).format(l=members, m=others(r, has_gradients).format(l=members), n=members.count(",") + 1))
+        lines.append("torch._foreach_" + r.choice(WRITES).format(l=members, m=r.choice(OTHERS).format(l=members), n=members.count(",") + 1))
         if r.random() < 0.4:
             lines.append(r.choice(BETWEEN))
     lines.append(f"return {', '.join(r.sample(SHOWN, 3))}")
     row = r.random() < 0.15
     kinds = list(LAYOUTS)[:-1]
     return Program(seed, tuple(lines), ("a row", "a row") if row else (r.choice(kinds), r.choice(kinds)), has_gradients)
-
-
-def others(r: random.Random, has_gradients: bool) -> str:
-    return r.choice(OTHERS if has_gradients else (*OTHERS, WRITTEN))
 
 
 def outcome(call: Callable, inputs: Sequence[torch.Tensor]) -> list[Any]:
