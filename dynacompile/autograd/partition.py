@@ -85,7 +85,7 @@ def sides(joint: JointGraph, regather: bool = False) -> Sides:
     frontier = {arg for node in backward for arg in node.all_input_nodes if arg not in dependent}
     frontier.update(g for g in (*grads, *joint.captured) if g not in dependent)
     mutated = {placeholders[i] for i in (*joint.written, *(m.input for m in joint.mutations))}
-    kept = {w.index for w in joint.history.watches if w.is_input}
+    kept = {w.index for w in joint.history.watches if w.is_input} - kept_by_others(joint, dependent)
     unkept = [(i, n) for i, n in enumerate(placeholders[: joint.inputs]) if i not in kept and isinstance(n.meta["val"], FakeTensor)]
     gathered = gathered_from_inputs(primal) if regather else set()
     parameters = {placeholders[i] for i in joint.leaves} | sent_inputs(gathered)
@@ -93,6 +93,26 @@ def sides(joint: JointGraph, regather: bool = False) -> Sides:
     read = ancestors([*grads, *joint.captured, *(n for n in primal if has_effect(n))]) if mutated else set()
     watched = {n for _, n in unkept} - mutated - writable
     return Sides(primal, ancestors(roots), backward, frontier, mutated | writable, exposed(joint), mutated & read, watched, gathered)
+
+
+def kept_by_others(joint: JointGraph, dependent: Collection[Node]) -> set[int]:
+    """Inputs that eager keeps for the gradients of some outputs, and that those of another output would read here: before the backward pass of that one they
+    may be written. dependent: the nodes that depend on gradients."""
+    placeholders = joint.placeholders
+    every = range(len(joint.tangents))
+    reached = {w.index: {t for part in w.parts for t in part[0]} for w in joint.history.watches if w.is_input}
+    partly = {i: found for i, found in reached.items() if len(found) < len(every)}
+    others: set[int] = set()
+    for t in every if partly else ():
+        own = {placeholders[joint.inputs + t]}
+        frontier: list[Node] = []
+        for node in joint.graph.nodes:
+            if node in dependent and not own.isdisjoint(node.all_input_nodes):
+                own.add(node)
+                frontier += [arg for arg in node.all_input_nodes if arg not in dependent]
+        read = ancestors(frontier)
+        others.update(i for i, found in partly.items() if t not in found and placeholders[i] in read)
+    return others
 
 
 def exposed(joint: JointGraph) -> set[Node]:

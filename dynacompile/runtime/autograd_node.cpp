@@ -195,7 +195,7 @@ public:
             if (!impls[input]) fail("input ", input, " is saved for backward and is no tensor");
             const size_t place = saved_.size();
             save(tensor_of(impls[input]));
-            if (place < contract.marks.aliased.size() && contract.marks.aliased[place]) saved_.back().note(*impls[input]);
+            if (is_aliased(place) || may_stand_for(place, *impls[input])) saved_.back().note(*impls[input]);
         }
         for (int64_t position : contract.saved_positions) {
             if (!later.empty() && later[position]) {  // a node above this one, which must not be held by it
@@ -213,6 +213,20 @@ public:
         if (saved_.back().variable.has_hooks()) saved_.back().note(*tensor.unsafeGetTensorImpl());
     }
 
+    bool is_aliased(size_t place) const {
+        const std::vector<bool>& aliased = region_->contract.marks.aliased;
+        return place < aliased.size() && aliased[place];
+    }
+
+    // Whether zeros may stand for a saved input that the caller transposes in place: a backward pass may come by what keeps it. Not leaves with gradients,
+    // which autograd has nobody write in place, and of which there are many.
+    bool may_stand_for(size_t place, const c10::TensorImpl& impl) const {
+        const Marks& marks = region_->contract.marks;
+        if (place >= marks.keeps.size() || (geometry_->size() < 2 && region_->contract.grads.size() < 2)) return false;
+        const c10::AutogradMetaInterface* meta = impl.autograd_meta();
+        return !meta || !meta->requires_grad() || static_cast<const torch::autograd::AutogradMeta*>(meta)->grad_fn_;
+    }
+
     // The same memory and version, with metadata of its own and no history.
     static at::Tensor alias_of(const c10::TensorImpl* impl) { return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true)); }
 
@@ -220,7 +234,7 @@ public:
     void lay_again(Tensors& flat) const {
         for (size_t i = 0; i < region_->contract.marks.aliased.size() && i < saved_.size(); ++i) {
             const TangentGeometry* was = saved_[i].packed.get();
-            if (!was || saved_[i].variable.has_hooks() || same_geometry(*flat[i].unsafeGetTensorImpl(), was->size, was->stride)) continue;
+            if (!was || !is_aliased(i) || saved_[i].variable.has_hooks() || same_geometry(*flat[i].unsafeGetTensorImpl(), was->size, was->stride)) continue;
             flat[i] = alias_of(flat[i].unsafeGetTensorImpl());
             flat[i].unsafeGetTensorImpl()->set_sizes_and_strides(was->size, was->stride);
         }
@@ -535,6 +549,7 @@ private:
 
     TangentGeometry geometry_of(size_t i) const {
         const Contract& contract = region_->contract;
+        if (saved_[i].packed) return *saved_[i].packed;
         if (const c10::TensorImpl* impl = saved_[i].impl) return {impl->sizes().vec(), impl->strides().vec(), c10::typeMetaToScalarType(impl->dtype()), impl->device()};
         const auto& tangents = contract.tangents;
         return (*geometry_)[std::find(tangents.begin(), tangents.end(), contract.saved_positions[i - contract.saved_inputs.size()]) - tangents.begin()];

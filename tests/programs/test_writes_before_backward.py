@@ -61,7 +61,11 @@ def shifted(x, w, b):
     return (y * w.sum()).tanh(), y
 
 
-FRAMES = [loss_and_logits, shared_sum, two_losses, two_losses_of_one, logits_and_more, hidden_states, with_dropout, shifted]
+def kept_for_another(x, w, b):
+    return (x - b).square(), (x * x).sum(), (w * w).sum()
+
+
+FRAMES = [kept_for_another, loss_and_logits, shared_sum, two_losses, two_losses_of_one, logits_and_more, hidden_states, with_dropout, shifted]
 
 
 def leaves():
@@ -233,3 +237,21 @@ def test_results_of_a_graph_that_writes_the_input_they_are_computed_of(options, 
         return w.grad
 
     torch.testing.assert_close(gradient(dynacompile.compile(frame, isolate_recompiles=True, **options)), gradient(frame))
+
+
+@LEVELS
+def test_an_input_that_is_transposed_after_the_call_is_not_read_for_a_result_that_eager_keeps_nothing_of(backend):
+    def frame(x, y):
+        return x * 2 + y, x * x
+
+    def story(wrap):
+        run = wrap(frame)
+        for kind_of_input in (lambda: torch.randn(2, 3, requires_grad=True) * 1, lambda: torch.randn(2, 3)):
+            torch.manual_seed(0)
+            x, y = kind_of_input(), torch.randn(2, 3, requires_grad=True)
+            first, _ = run(x, y)
+            x.t_()
+            first.sum().backward()
+            yield y.grad
+
+    check_same(story, backend=backend)
