@@ -18,6 +18,7 @@ from dynacompile.capture.list_operations import LIST_OPS, is_plain, record_over_
 from dynacompile.capture.operands import as_dtype, constant_of, has_wide_int, target_name, tensors_in
 from dynacompile.capture.overlap import crosses_history, is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, memory_of, storage_of
+from dynacompile.capture.refused_numbers import check_numbers
 from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
 from dynacompile.capture.results import ALL
 from dynacompile.capture.symbols import Unbacked
@@ -135,6 +136,7 @@ class Recorder(Inputs):
         if crosses_history(target_name(target), fakes, fake_kwargs):
             raise unsupported("aliased-mutation", f"{target_name(target)} has gradients by members that earlier ones have written")
         check_types(target, [*fakes, *inputs.values()], given)
+        check_numbers(target, fakes, inputs)
         if outs and is_of_torch(target):
             check_out_types(target, outs, tensors_in(self.run(kind, target, fakes, inputs)))
         if len(operands) > 1 and not outs:

@@ -107,7 +107,10 @@ def written_float(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> boo
     return is_integral(operands[0]) or cannot_hold_any(given, operands)
 
 
-@row("bits of floats", "and_", "or_", "xor", "iand", "ior", "ixor", "invert")
+OF_BITS = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm")
+
+
+@row("bits of floats", "and_", "or_", "xor", "iand", "ior", "ixor", "invert", *OF_BITS, *(f"{name}_" for name in OF_BITS))
 def bits(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not all(map(is_integral, operands))
 
@@ -129,6 +132,16 @@ def integers(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
 @row("operands that are no floats", "softmax", "softmin", "log_softmax")
 def no_floats_become_floats(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not is_float(operands[0]) and not any(isinstance(value, torch.dtype) or value is float for value in given)
+
+
+@row("operands of several types", "heaviside", "heaviside_")
+def of_several_types(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return several_types(operands)
+
+
+@row("parts that are of neither float32 nor float64", "polar")
+def halves(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return any(operand.dtype not in (torch.float32, torch.float64) for operand in operands)
 
 
 DROPOUTS = ("dropout", "dropout_", "feature_dropout", "alpha_dropout")
@@ -166,12 +179,14 @@ def power(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
 
 ROUNDING = ("ceil", "ceil_", "floor", "floor_", "round", "round_", "trunc", "trunc_", "fix", "fix_")
 CLAMPS = ("clamp", "clamp_", "clip", "clip_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_")
+OF_LISTS = tuple(f"_foreach_{name}{end}" for name in ("clamp_min", "clamp_max", "maximum", "minimum") for end in ("", "_"))
 
 
 @row(
     "bools",
     *ROUNDING,
     *CLAMPS,
+    *OF_LISTS,
     "relu",
     "relu_",
     "abs",

@@ -1,6 +1,7 @@
 """Operations of torch on operands of random types, written in place, to `out=`, or not at all: eager refuses many of these, and fakes take part of them.
 
 `python -m tests.fuzz.operand_types FIRST LAST [--backend NAME]`: each point is one call; its result and type, or the kind of its error, are compared.
+From seed 500000 on, calls are given numbers that the types may not hold, most of them in a clause that takes the error.
 """
 
 from __future__ import annotations
@@ -34,6 +35,36 @@ MULTIPLIED = ["add", "sub", "rsub", "subtract", "addcmul", "addcdiv", "addmm", "
 OPERANDS = ("", "y", "y, y", "y, y.clone()", "2", "1.5", "1j", "True", "0", "y, 1.5", "y, 2", "1.5, 2.5", "0, k, y", "0, i, y", "m, y", "m, 1.5")
 OPERANDS += ("y, alpha=1.5", "y, alpha=2", "y, alpha=True", "y, alpha=1j", "y, y, value=1.5", "y, rounding_mode='floor'", "y, k", "k")
 SIZES = ("", "[0]", "[:, :2]")
+NUMBERED = (
+    "torch.full((2,), {n}, dtype=y.dtype)", "torch.full_like(x, {n}, dtype=y.dtype)", "x.fill_({n})", "x.masked_fill(m, {n})", "x.masked_fill_(m, {n})",
+    "torch.where(m, x, {n})", "torch.where(m, {n}, x)", "x.clamp({n})", "x.clamp_(max={n})", "x.clamp_min_({n})", "x.clip({n}, {o})", "x ** {n}", "x.pow_({n})",
+    "torch.add(x, y, alpha={n})", "torch.rsub(x, y, alpha={n})", "torch.addcmul(x, y, y, value={n})", "torch.addmm(x, y[:, :2], y[:2], beta={n}, alpha={o})",
+    "torch.linspace({n}, {o}, 3, dtype=y.dtype)", "torch.nn.functional.pad(x, (1, 2), value={n})", "torch.nn.functional.threshold(x, {n}, {o})",
+    "torch.nn.functional.hardtanh(x, {n}, {o})", "torch._foreach_clamp_max([x, x], {n})[0]", "torch._foreach_pow([x], {n})[0]", "x + {n}", "x * {n}", "x < {n}",
+    "torch.eq(x, {n})", "x // {n}", "torch.lerp(x, x, {n})", "torch.scatter(x, 1, k, {n})", "x.index_fill(0, i, {n})",
+    "x.new_full((2,), {n})", "x.clone()[0].fill_({n})",
+)  # fmt: skip
+NUMBERS = (
+    "2",
+    "-1",
+    "300",
+    "-300",
+    "40000",
+    "2**31",
+    "-2**63",
+    "1.5",
+    "-1e5",
+    "7e4",
+    "1e39",
+    "-1e300",
+    "float('inf')",
+    "float('nan')",
+    "1j",
+    "2 + 1e39j",
+    "True",
+)
+NARROW = (*DTYPES, torch.int8, torch.int32, torch.float16)
+FROM_NUMBERED = 500_000
 
 
 @dataclass(frozen=True)
@@ -42,11 +73,14 @@ class Point:
 
     source: str
     types: tuple[torch.dtype, torch.dtype, torch.dtype]
+    is_caught: bool = False
 
     def run(self, backend: dict[str, Any] | None) -> tuple[str, torch.Tensor | None]:
         """(the kind of the error, or nothing; what was written, or else the result)"""
         scope: dict[str, Any] = {"torch": torch}
-        exec(compile(f"def call(x, y, out, k, i, m):\n    result = {self.source}\n    return result, x, out", "<point>", "exec"), scope)
+        taken = f"try:\n        result = {self.source}\n    except Exception as error:\n        return torch.tensor(len(type(error).__name__) * 1000), x, out"
+        line = taken if self.is_caught else f"result = {self.source}"
+        exec(compile(f"def call(x, y, out, k, i, m):\n    {line}\n    return result, x, out", "<point>", "exec"), scope)
         call: Callable[..., Any] = scope["call"]
         if backend is not None:
             dynacompile.reset()
@@ -63,6 +97,9 @@ class Point:
 def point(seed: int) -> Point:
     """The first call drawn that some overload of its operation takes."""
     rng = random.Random(seed)
+    if seed >= FROM_NUMBERED:
+        source = rng.choice(NUMBERED).format(n=rng.choice(NUMBERS), o=rng.choice(NUMBERS))
+        return Point(source, (rng.choice(NARROW), rng.choice(NARROW), rng.choice(NARROW)), rng.random() < 0.7)
     return next(at for at in iter(lambda: drawn(rng), None) if at.run(None)[0] != "TypeError")
 
 
@@ -86,7 +123,7 @@ def unlike(at: Point, backend: dict[str, Any]) -> str:
     got, result = at.run(backend)
     if got != want:
         return f"{got or 'no error'}, eager: {want or 'no error'}"
-    same = expected is None or result is not None and torch.allclose(result, expected, rtol=1e-2, atol=1e-2, equal_nan=True)
+    same = expected is None or result is not None and result.shape == expected.shape and torch.allclose(result, expected, rtol=1e-2, atol=1e-2, equal_nan=True)
     return "" if same else f"{result}, eager: {expected}"
 
 

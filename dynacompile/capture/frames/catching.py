@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.refused_numbers import holds
 from dynacompile.capture.tensors.entry_conditions import MOST_IN_CLAUSES, is_inside
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.classes import ClassValue
@@ -81,12 +82,13 @@ def may_raise(target: Any, name: str, args: Sequence[Value]) -> bool:
     if not any(tensor.device.type == "cpu" for tensor in tensors):
         return False
     if name in DIVISIONS:
-        return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors) and not is_another_number_than_zero(args[-1])
+        return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors) and not is_another_number_than_zero(args[-1], tensors)
     return name in AT_PLACES or target in SUBSCRIPTS and len(args) > 1 and has_places(args[1])
 
 
-def is_another_number_than_zero(value: Value) -> bool:
-    return isinstance(value, ConstantValue) and value.value != 0
+def is_another_number_than_zero(value: Value, tensors: Sequence[torch.Tensor]) -> bool:
+    """What a tensor's type can't hold may become zero there."""
+    return isinstance(value, ConstantValue) and value.value != 0 and all(holds(tensor.dtype, value.value) for tensor in tensors)
 
 
 def has_places(key: Value) -> bool:

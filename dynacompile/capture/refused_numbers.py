@@ -1,0 +1,162 @@
+"""Numbers that eager refuses where a kernel meets them, which fakes don't notice: those that a type can't hold, negative powers of ints, and the like.
+
+The graph would raise when it runs, or not at all: past the `except` clauses of the program, and after what the program does behind the operation. What is
+refused is left to Python, which raises, or doesn't. Of tensors and symbolic numbers the values are not known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.operands import target_name, tensors_in
+from dynacompile.capture.refused_types import is_integral, is_of_torch
+
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+Number = int | float | complex
+Places = tuple[int | str, ...]
+
+OF_LISTS = ("clamp_min", "clamp_max", "maximum", "minimum", "pow")
+
+HELD: dict[str, Places] = {
+    **dict.fromkeys(("full", "full_like"), (1, "fill_value")),
+    "new_full": (2, "fill_value"),
+    **dict.fromkeys(("fill", "fill_"), (1, "value")),
+    "fill_diagonal_": (1, "fill_value"),
+    **dict.fromkeys(("masked_fill", "masked_fill_"), (2, "value")),
+    "where": (1, 2, "input", "self", "other"),
+    **dict.fromkeys(("clamp", "clamp_", "clip", "clip_"), (1, 2, "min", "max")),
+    **dict.fromkeys(("clamp_min", "clamp_min_"), (1, "min")),
+    **dict.fromkeys(("clamp_max", "clamp_max_"), (1, "max")),
+    **dict.fromkeys(("pow", "pow_", "ipow", "__pow__", "__ipow__"), (1, "exponent")),
+    **dict.fromkeys(("add", "add_", "sub", "sub_", "subtract", "subtract_", "rsub"), (2, "alpha")),
+    **dict.fromkeys(("addcmul", "addcmul_", "addcdiv", "addcdiv_"), (3, "value")),
+    **dict.fromkeys(("addmm", "addmm_", "addmv", "addmv_", "addbmm", "addbmm_", "baddbmm", "baddbmm_", "addr", "addr_"), ("alpha", "beta")),
+    **dict.fromkeys(("lerp", "lerp_"), (2, "weight")),
+    "linspace": (0, 1, "start", "end"),
+    "scalar_tensor": (0, "s"),
+    "pad": (3, "value"),
+    "constant_pad_nd": (2, "value"),
+    **dict.fromkeys(("threshold", "threshold_", "_threshold"), (1, 2, "threshold", "value")),
+    **dict.fromkeys(("hardtanh", "hardtanh_"), (1, 2, "min_val", "max_val")),
+    "hardshrink": (1, "lambd"),
+    "randint": (0, 1, "low", "high"),
+    "randperm": (0, "n"),
+    **dict.fromkeys((f"_foreach_{name}{end}" for name in OF_LISTS for end in ("", "_")), (1, "scalar", "scalars")),
+}
+"""By operation: the places and names of the numbers that have to fit in the type of the result."""
+
+Test = Callable[[Sequence[Any], Mapping[str, Any]], bool]
+REFUSED: dict[str, tuple[str, Test]] = {}
+"""By operation: what is refused, in words, and whether it is here."""
+
+
+def row(said: str, *names: str) -> Callable[[Test], Test]:
+    def add(test: Test) -> Test:
+        for name in names:
+            assert name not in REFUSED, name
+            REFUSED[name] = said, test
+        return test
+
+    return add
+
+
+@row("a negative power of ints", "pow", "pow_", "ipow", "__pow__", "__ipow__", "_foreach_pow", "_foreach_pow_")
+def negative_power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    bases = tensors_in(args[:1])
+    return bool(bases) and all(map(is_integral, bases)) and any(type(n) is int and n < 0 for n in numbers_at((1, "exponent"), args, kwargs))
+
+
+ORDERS = ("lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal")
+BOUNDED = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "threshold")
+
+
+@row("an order of complex numbers", *(name + end for name in (*ORDERS, *BOUNDED) for end in ("", "_")), "_threshold")
+def order_of_complex_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, complex) for value in (*args, *kwargs.values())) or any(t.dtype.is_complex for t in tensors_in((args, kwargs)))
+
+
+@row("a range of bools", "linspace")
+def range_of_bools(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return kwargs.get("dtype") is torch.bool
+
+
+@row("an alpha of 0", "celu", "celu_")
+def no_alpha(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return 0 in numbers_at((1, "alpha"), args, kwargs)
+
+
+@row("a negative beta", "smooth_l1_loss")
+def negative_beta(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return any(n < 0 for n in numbers_at((3, 5, "beta"), args, kwargs) if not isinstance(n, complex))
+
+
+@row("an order below 1", "mvlgamma", "mvlgamma_", "multigammaln", "special_multigammaln")
+def no_order(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return any(n < 1 for n in numbers_at((1, "p"), args, kwargs) if not isinstance(n, complex))
+
+
+@row("a dimension that the operand does not have", "softmax", "log_softmax", "softmin")
+def no_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    rank = max([1, *(t.dim() for t in tensors_in(args[:1]))])
+    return any(not -rank <= n < rank for n in numbers_at((1, "dim"), args, kwargs) if type(n) is int)
+
+
+@row("negative strides", "empty_strided")
+def negative_strides(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return any(n < 0 for n in numbers_at((1, "stride"), args, kwargs) if type(n) is int)
+
+
+@row("a side that is neither left nor right", "searchsorted")
+def no_side(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return kwargs.get("side", "left") not in ("left", "right", None)
+
+
+@row("a dilation below 1", "conv1d", "conv2d", "conv3d")
+def no_dilation(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return any(n < 1 for n in numbers_at((5, "dilation"), args, kwargs) if type(n) is int)
+
+
+@row("the extremes of no elements", "max", "min", "amax", "amin", "aminmax", "argmax", "argmin")
+def no_elements(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return len(args) + len(kwargs) == 1 and any(type(n) is int and n == 0 for t in tensors_in(args) for n in t.shape)
+
+
+def check_numbers(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises Unsupported where eager refuses numbers that an operation of torch's is given."""
+    name = target_name(target)
+    found, places = REFUSED.get(name), HELD.get(name)
+    if (found is None and places is None) or not is_of_torch(target):
+        return
+    if found is not None and found[1](args, kwargs):
+        raise unsupported("op-failed", f"{name}: {found[0]}")
+    if places is not None and any(not holds(dtype, number) for number in numbers_at(places, args, kwargs) for dtype in dtypes_of(args, kwargs, number)):
+        raise unsupported("op-failed", f"{name}: a number that the type of its result can't hold")
+
+
+def numbers_at(places: Places, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Number]:
+    for place in places:
+        value = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
+        yield from (n for n in (value if isinstance(value, (list, tuple)) else (value,)) if type(n) in (int, float, complex))  # type: ignore[misc]
+
+
+def dtypes_of(args: Sequence[Any], kwargs: Mapping[str, Any], number: Number) -> set[torch.dtype]:
+    """Those of which one is the result's: the one that is named, those of tensors but for masks, or that of the number."""
+    named = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)]
+    return set(named) or {t.dtype for t in tensors_in((args, kwargs)) if t.dtype != torch.bool} or {torch.result_type(number, number)}
+
+
+def holds(dtype: torch.dtype, number: Number) -> bool:
+    """Whether a type can hold a number. Eager takes some more, as -1 for uint8."""
+    if dtype == torch.bool:
+        return True
+    if isinstance(number, complex):
+        return (dtype.is_complex or not number.imag) and holds(dtype, number.real) and holds(dtype, number.imag)
+    if not dtype.is_floating_point and not dtype.is_complex:
+        bounds = torch.iinfo(dtype)
+        return math.isfinite(number) and bounds.min <= number <= bounds.max
+    return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
