@@ -25,7 +25,7 @@ from dynacompile.lower.extern import lower_extern
 from dynacompile.lower.indexing import lower_embedding, lower_gather, lower_index, lower_index_select
 from dynacompile.lower.movement import lower_cat, lower_flip, lower_pad, lower_repeat, lower_roll, lower_select_scatter, lower_slice_scatter, lower_triangle
 from dynacompile.lower.placement import fold, has_loops, is_elsewhere, main_device
-from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_pointwise
+from dynacompile.lower.pointwise import lower_copy_into, lower_create, lower_pointwise, rounded_before_jumps
 from dynacompile.lower.products import decided
 from dynacompile.lower.prune import prune
 from dynacompile.lower.reduction import lower_extremum, lower_reduction, lower_variance
@@ -91,6 +91,7 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
     for other numbers that are not known at compile time.
     """
     low = Lowering((node.name for node in graph.graph.nodes), main_device(graph.graph), env.config.precise)
+    low.rounded = rounded_before_jumps(graph.graph)
     inputs: list[str | None] = []
     outputs: tuple[str | None, ...] = ()
     for node in graph.graph.nodes:

@@ -28,12 +28,14 @@ class Lowering:
     program's kernels run. products: of matrices on the CPU, and whether they are loops. unfused_attention: calls whose functions have no form in kernels.
     draws: random operations on GPUs, and why they are calls of ATen; empty where they are loops.
     checked: of places that lie in their dimensions by a check before, the step that checks them.
-    precise: each result is rounded to its dtype, as eager rounds what it writes to memory, also where a later op reads it from a register."""
+    precise: each result is rounded to its dtype, as eager rounds what it writes to memory, also where a later op reads it from a register.
+    rounded: the results of which that holds anyway."""
 
     def __init__(self, taken: Iterable[str] = (), device: torch.device = CPU, precise: bool = False) -> None:
         self._taken = set(taken)
         self.device = device
         self.precise = precise
+        self.rounded: frozenset[str] = frozenset()
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Nest | Extern] = []
         self.values: dict[torch.fx.Node, object] = {}
@@ -143,7 +145,7 @@ class Lowering:
         """The value as ops that read it from `buffer` see it."""
         value = o.cast(value, compute_dtype(buffer.dtype))
         nearest = NEAREST.get(buffer.dtype)
-        if not self.precise or nearest is None:
+        if nearest is None or not (self.precise or buffer.name in self.rounded):
             return value
         made = o.body.ops[value.id]
         moved = made.name == nearest or (isinstance(made.attr, Access) and self.buffers[made.attr.buffer].dtype == buffer.dtype)

@@ -17,7 +17,7 @@ from dynacompile.lower.placement import as_number, is_elsewhere, is_readable
 from dynacompile.lower.values import Expander, Value, nearest
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import NEAREST, compute_dtype
-from dynacompile.ops.table import Row
+from dynacompile.ops.table import TABLE, Row
 
 CONVERSIONS = frozenset({"to_copy", "cast_prims"})  # an explicit conversion of a narrow number sees it rounded, as eager does
 JUMPS = frozenset(
@@ -30,6 +30,11 @@ JUMPS = frozenset(
 )
 """Results that jump where rounding moves a number: the greatest of some numbers, once stored, equals none of these before they are rounded, and a product
 that is inf in half precision is a number in float32."""
+CALLS = frozenset(f"aten::{name}" for name in ("bucketize", "searchsorted", "sort", "topk", "kthvalue", "median", "mode", "histc"))
+"""Of those that jump, what is no loop: memory holds what these read."""
+UNSTEADY = frozenset({"extremum", "running_extremum"})
+TRUTHS = frozenset({"any", "all"})
+LOOPS = frozenset({"pointwise", "view", "reduction", "cat", "pad", "flip", "roll", "repeat", "triangle", "slice_scatter", "select_scatter", "index", "gather"})
 DIVISIONS = frozenset({"floordiv", "mod", "fmod"})
 CONVERTING = frozenset(
     {
@@ -106,6 +111,44 @@ def jumps(node: torch.fx.Node) -> bool:
     """Whether a result jumps where rounding moves an operand: see JUMPS. A quotient does if it is rounded to a whole number."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and (schema.name in JUMPS or node.kwargs.get("rounding_mode") is not None)
+
+
+def rounded_before_jumps(graph: torch.fx.Graph) -> frozenset[str]:
+    """Names of the results of half precision that lead to a jump through others, by loops alone: each is rounded as in eager, so that what jumps sees eager's
+    number, and not one that was rounded once. What a jump reads itself it rounds as it loads it."""
+    read = {node for last in graph.nodes if is_unsteady(last) for node in deciding(last) if is_computed_in_half(node)}
+    pending = [node for direct in read for node in direct.all_input_nodes]
+    found: set[torch.fx.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node not in found and is_computed_in_half(node):
+            found.add(node)
+            pending += node.all_input_nodes
+    return frozenset(node.name for node in found)
+
+
+def deciding(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The operands that tell where a result jumps: of a derivative not the gradient, which comes first."""
+    gradient = node.args[0] if "_backward" in str(node.target) else None
+    return [operand for operand in node.all_input_nodes if operand is not gradient]
+
+
+def is_unsteady(node: torch.fx.Node) -> bool:
+    """Whether a result jumps, that of a reduction or a scan and a conversion to ints or bools among them."""
+    if node.op != "call_function":
+        return False
+    row, schema = TABLE.get(str(node.target)), getattr(node.target, "_schema", None)
+    if row is None:
+        return schema is not None and schema.name in CALLS
+    val = node.meta.get("val")
+    to_int = row.samples in CONVERSIONS and isinstance(val, torch.Tensor) and not val.dtype.is_floating_point
+    return row.kind in UNSTEADY or to_int or jumps(node) or row.kind == "reduction" and row.detail in TRUTHS
+
+
+def is_computed_in_half(node: torch.fx.Node) -> bool:
+    val = node.meta.get("val")
+    row = TABLE.get(str(node.target)) if node.op == "call_function" else None
+    return row is not None and row.kind in LOOPS and isinstance(val, torch.Tensor) and val.dtype in NEAREST
 
 
 def converts_numbers(node: torch.fx.Node, val: torch.Tensor) -> bool:

@@ -2,7 +2,8 @@
 
 A program is its seed: a dtype, operands (near 0, near a threshold, or so large that their product is inf in float16), an operation that eager rounds, and one
 whose result is a bool, an int, a place, or a number with jumps: comparisons, questions, whole parts, remainders, greatest elements and where they are. Its one
-kernel computes in float32 and must see the rounded number, so the results are eager's to the bit.
+kernel computes in float32 and must see the rounded number, so the results are eager's to the bit. From seed 100000 on one to three operations lie between the
+first one and the jump.
 """
 
 from __future__ import annotations
@@ -61,6 +62,23 @@ JUMPS: dict[str, Operation] = {
     "threshold": lambda t, b: torch.nn.functional.threshold(t, 0.25, 9.0),
     "hard shrink": lambda t, b: torch.nn.functional.hardshrink(t, 0.25),
 }
+MORE: dict[str, Operation] = {
+    "plus": lambda t, b: t + b,
+    "minus a number": lambda t, b: t - 0.3,
+    "times": lambda t, b: t * b,
+    "times a number": lambda t, b: t * 1.7,
+    "a share": lambda t, b: t / 3,
+    "relu": lambda t, b: t.relu(),
+    "sizes": lambda t, b: t.abs(),
+    "negated": lambda t, b: -t,
+    "chosen": lambda t, b: torch.where(b > 0, t, t * 0.5),
+    "turned": lambda t, b: t.t().contiguous().t(),
+    "square": lambda t, b: t * t,
+    "clamped": lambda t, b: t.clamp(-3, 3),
+    "plus the greatest": lambda t, b: t + t.amax(-1, keepdim=True),
+    "joined": lambda t, b: torch.cat([t, b], 0)[6:18],
+}
+CHAINED = 100_000
 
 
 @dataclass(frozen=True)
@@ -71,6 +89,7 @@ class Program:
     near: bool
     rounded: str
     jump: str
+    more: tuple[str, ...] = ()
 
     def inputs(self) -> list[torch.Tensor]:
         """near: products and sums lie around the threshold of comparisons."""
@@ -81,7 +100,10 @@ class Program:
         return [a.to(self.dtype), b.to(self.dtype)]
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return JUMPS[self.jump](ROUNDED[self.rounded](a, b), b)
+        t = ROUNDED[self.rounded](a, b)
+        for name in self.more:
+            t = MORE[name](t, b)
+        return JUMPS[self.jump](t, b)
 
 
 def generate(seed: int) -> Program:
@@ -90,7 +112,10 @@ def generate(seed: int) -> Program:
     near, rounded, jump = draw.random() < 0.4, draw.choice([*ROUNDED]), draw.choice([*JUMPS])
     if rounded == "large ints" and jump in ("frac", "hard shrink"):  # which eager has not
         jump = "fmod of a tensor"
-    return Program(seed, dtype, scale, near, rounded, jump)
+    more = tuple(draw.choice([*MORE]) for _ in range(draw.choice((1, 1, 2, 3)))) if seed >= CHAINED and rounded != "large ints" else ()
+    if more and jump == "signbit":  # of NaN, which a chain may lead to, it is any
+        jump = "sign"
+    return Program(seed, dtype, scale, near, rounded, jump, more)
 
 
 def check(program: Program, reference: bool = True, device: str = "cpu") -> None:

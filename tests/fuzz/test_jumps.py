@@ -12,6 +12,11 @@ def test_interpreted_kernels():
     assert len({program.jump for program in programs}) > len(JUMPS) * 0.8
 
 
+def test_chains_of_rounded_numbers():
+    for seed in range(100_000, 100_030):
+        check(generate(seed))
+
+
 def test_built_kernels():
-    for seed in range(200, 204):
+    for seed in (*range(200, 203), *range(100_000, 100_002)):
         check(generate(seed), reference=False)
