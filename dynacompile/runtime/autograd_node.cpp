@@ -135,8 +135,10 @@ struct Saved {
     SavedVariable variable;
     const c10::TensorImpl* impl = nullptr;
     std::unique_ptr<TangentGeometry> packed;  // what it was, where hooks of the user keep it, or its metadata may change, so that it may have other strides
+    const c10::StorageImpl* memory = nullptr;  // that it had then; not to be read by
 
     void note(const c10::TensorImpl& impl) {
+        memory = impl.has_storage() ? impl.unsafe_storage().unsafeGetStorageImpl() : nullptr;
         packed.reset(new TangentGeometry{impl.sizes().vec(), impl.strides().vec(), c10::typeMetaToScalarType(impl.dtype()), impl.device()});
     }
 };
@@ -230,14 +232,23 @@ public:
     // The same memory and version, with metadata of its own and no history.
     static at::Tensor alias_of(const c10::TensorImpl* impl) { return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true)); }
 
-    // Those whose metadata the caller changed since, in place, and eager's nodes keep no such tensor: as they were.
+    // Those whose metadata the caller changed since, in place, and eager's nodes keep no such tensor: as they were. Other memory, which the caller may have
+    // given a tensor by `.data`, stays as it is.
     void lay_again(Tensors& flat) const {
         for (size_t i = 0; i < region_->contract.marks.aliased.size() && i < saved_.size(); ++i) {
             const TangentGeometry* was = saved_[i].packed.get();
             if (!was || !is_aliased(i) || saved_[i].variable.has_hooks() || same_geometry(*flat[i].unsafeGetTensorImpl(), was->size, was->stride)) continue;
+            const c10::TensorImpl& now = *flat[i].unsafeGetTensorImpl();
+            if (!now.has_storage() || now.unsafe_storage().unsafeGetStorageImpl() != saved_[i].memory || now.numel() != numel_of(*was)) continue;
             flat[i] = alias_of(flat[i].unsafeGetTensorImpl());
             flat[i].unsafeGetTensorImpl()->set_sizes_and_strides(was->size, was->stride);
         }
+    }
+
+    static int64_t numel_of(const TangentGeometry& g) {
+        int64_t count = 1;
+        for (int64_t n : g.size) count *= n;
+        return count;
     }
 
     void watch(const Inputs& inputs, const Tensors& outputs) {

@@ -78,6 +78,24 @@ at::Tensor detached(const at::Tensor& tensor) {
     return at::Tensor(impl->shallow_copy_and_detach(impl->version_counter(), true));
 }
 
+// What was saved in the forward pass is as the backward program was compiled for, in sizes, type and device: the caller may have given its tensor other memory
+// since, by `.data`. Where that has other strides, a copy takes its place.
+void refit(const Program& program, const std::vector<int64_t>& symbols, Tensors& flat, size_t saved) {
+    const Inputs inputs = backward_inputs(program, symbols, flat);
+    const CallSizes call = program.measure(inputs.impls.data(), inputs.numbers.data());
+    for (size_t i = 0; i < saved; ++i) {
+        const int32_t slot = program.inputs[symbols.size() + i];
+        if (slot < 0 || !flat[i].defined()) continue;
+        const Buffer& b = program.buffers[slot];
+        const Geometry g = program.geometry(slot, call);
+        const c10::TensorImpl& impl = *flat[i].unsafeGetTensorImpl();
+        if (impl.sizes() != g.size || impl.dtype() != b.meta || impl.device().type() != b.device.type())
+            fail(b.name, " was ", b.meta.name(), g.size, " on ", b.device, " when it was saved for backward, and is ", impl.dtype().name(), impl.sizes(), " on ",
+                 impl.device(), " now");
+        if (!same_geometry(impl, g.size, g.stride)) flat[i] = copy_to_geometry(b, g, flat[i]);
+    }
+}
+
 }  // namespace
 
 std::shared_ptr<Region> Region::make(Contract contract, PyRef forward, PyRef make_backward) {
@@ -152,6 +170,7 @@ std::unique_ptr<PausedRun> Region::begin_backward(const std::vector<int64_t>& sy
     if (graph.program->gives.size() != gives.size() || graph.program->outputs.size() < contract.grads.size())
         fail("the backward program stops ", graph.program->gives.size(), " times and gives ", graph.program->outputs.size(), " gradients, not ", gives.size(),
              " and ", contract.grads.size());
+    refit(*graph.program, symbols, flat, contract.saved_inputs.size());
     return std::make_unique<PausedRun>(*graph.program, symbols, std::move(flat), std::move(let_go));
 }
 
@@ -159,6 +178,7 @@ Tensors Region::backward(const std::vector<int64_t>& symbols, Tensors flat, cons
     const Graph& graph = built_backward();
     size_t expected = contract.grads.size();
     if (graph.program) {
+        refit(*graph.program, symbols, flat, contract.saved_inputs.size());
         const Inputs inputs = backward_inputs(*graph.program, symbols, flat);
         Saved saved(flat, symbols.size(), let_go);
         return call_program(*graph.program, inputs, "backward", expected, let_go ? &saved : nullptr);
