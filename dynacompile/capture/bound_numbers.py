@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,8 +11,8 @@ import torch.fx
 
 from dynacompile.capture.inputs import Inputs
 from dynacompile.capture.symbols import Symbols
-from dynacompile.ir.shapes import as_static
-from dynacompile.ir.symbolic_graphs import emit_expression, symbolic_numbers
+from dynacompile.ir.shapes import NUMBERS, as_static
+from dynacompile.ir.symbolic_graphs import emit_expression, required, symbolic_numbers
 
 
 def bind_numbers(recorder: Inputs, symbols: Symbols) -> None:
@@ -59,6 +61,31 @@ def bind_numbers(recorder: Inputs, symbols: Symbols) -> None:
         if any(True for _ in symbolic_numbers((node.args, node.kwargs))):
             node.args = torch.fx.node.map_aggregate(node.args, number)
             node.kwargs = torch.fx.node.map_aggregate(node.kwargs, number)
+    check_found(graph, symbols, symbol_node, apply)
+
+
+def check_found(graph: torch.fx.Graph, symbols: Symbols, symbol_node: Callable[[Any], torch.fx.Node], apply: Callable[..., torch.fx.Node]) -> None:
+    """Has the graph check, of numbers that depend on values, what torch has found that the program needs them to be: as of a size that has to fill a tensor."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for symbol, shown in symbols.unbacked.items():
+        found = symbols.env.replace(symbol)
+        if found == symbol:
+            continue
+        values = [shown.node, *(symbols.unbacked[s].node for s in found.free_symbols if s in symbols.unbacked)]
+        with graph.inserting_before(after_numbers(max(values, key=order.__getitem__))):
+            wanted = int(found) if found.is_Integer else emit_expression(found, symbol_node, apply)
+            given = symbols.env.create_symintnode(symbol, hint=None)
+            same = graph.call_function(operator.eq, (symbol_node(symbol), wanted))
+            same.meta["val"] = same.meta["example_value"] = given == (wanted.meta["val"] if isinstance(wanted, torch.fx.Node) else wanted)
+            graph.call_function(required, (same, f"the program needs {symbol} = {found} of sizes that depend on values"))
+
+
+def after_numbers(node: torch.fx.Node) -> torch.fx.Node:
+    """The first node behind it that is no number, and none of the program's own conditions on numbers."""
+    after = node.next
+    while isinstance(after.meta.get("val"), NUMBERS) or after.target is required:
+        after = after.next
+    return after
 
 
 def compute(operation: Any, *operands: Any) -> Any:

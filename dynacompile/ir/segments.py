@@ -12,11 +12,10 @@ import torch.fx
 
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import output_args
-from dynacompile.ir.shapes import unbacked
+from dynacompile.ir.shapes import NUMBERS, value_symbols
 from dynacompile.ir.symbolic_graphs import ALONE, add_node, free_symbols, picked, placed, required, symbol_sources
 from dynacompile.private import of_torch
 
-NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 Node = torch.fx.Node
 
 
@@ -51,7 +50,7 @@ class Growing:
 
 def depends_on_values(graph: torch.fx.GraphModule) -> bool:
     """Whether it holds sizes, numbers or places that the values of tensors decide."""
-    return any(node.target in (picked, placed) or any(map(unbacked, numbers_of(node.meta.get("val")))) for node in graph.graph.nodes)
+    return any(node.target in (picked, placed) or any(map(value_symbols, numbers_of(node.meta.get("val")))) for node in graph.graph.nodes)
 
 
 def numbers_of(value: Any) -> Iterator[Any]:
@@ -69,14 +68,14 @@ def segments(graph: torch.fx.GraphModule) -> list[Segment | Alone]:
     where a part would begin under an autocast of the graph."""
     parts: list[Segment | Alone] = []
     before = [n for n in graph.graph.nodes if n.op == "placeholder"]
-    growing, shown, modes = Growing(), set(free_symbols([n.meta.get("val") for n in before])), Modes()
+    growing, shown, modes = Growing(), {s for n in before for s in shown_values(n)}, Modes()
     place = {node: i for i, node in enumerate(graph.graph.nodes)}
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "output") or is_number(node) and not fresh(node, shown):
             continue
         if is_item(node, parts):  # of several results: who runs the operation has them
             before.append(node)
-            shown.update(free_symbols(node.meta.get("val")))
+            shown.update(shown_values(node))
             continue
         modes.see(node)
         if node.target in ALONE or fresh(node, shown):
@@ -88,7 +87,7 @@ def segments(graph: torch.fx.GraphModule) -> list[Segment | Alone]:
             before += [node] if "val" in node.meta else []
             growing = Growing()
             modes.switch(growing, modes.grad)
-            shown.update(free_symbols(node.meta.get("val")))
+            shown.update(shown_values(node))
         else:
             add(growing, node)
     return parts + finished(graph, growing, place, None, before)
@@ -108,7 +107,12 @@ def is_item(node: Node, alone: Sequence[object]) -> bool:
 
 def fresh(node: Node, shown: set[Any]) -> bool:
     """Whether the node makes a symbol for a value."""
-    return any(s not in shown for n in numbers_of(node.meta.get("val")) for s in unbacked(n))
+    return any(s not in shown for s in shown_values(node))
+
+
+def shown_values(node: Node) -> Iterator[Any]:
+    """The symbols for values of tensors that a node's result shows."""
+    return (s for n in numbers_of(node.meta.get("val")) for s in value_symbols(n))
 
 
 class Modes:

@@ -28,6 +28,7 @@ SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
 CONCRETE = frozenset({torch.ops.aten.constant_pad_nd.default})
 """Ops whose implementation for fakes takes no symbols, and whose decomposition does."""
 FUNCTIONALIZE = of_torch.DispatchKeySet(of_torch.functionalize_key)
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 LEAST = 2
 """Sizes 0 and 1 are constants, unless a mark or a setting allows for 1: torch broadcasts and strides them differently."""
 LARGEST = 2**31 - 1
@@ -199,6 +200,13 @@ def unbacked(number: Any) -> list[Any]:
     """The symbols in a number that depend on the values of tensors."""
     known = number.node.shape_env.backed_var_to_val
     return sorted((s for s in number.node.expr.free_symbols if s not in known), key=str)
+
+
+def value_symbols(number: Any) -> list[Any]:
+    """The symbols in a number, as it was made, that stand for values of tensors. Torch may have found since that the program needs constants there: it still
+    is to be checked that a run has these."""
+    known = number.node.shape_env.backed_var_to_val
+    return sorted((s for s in number.node._expr.free_symbols if s not in known), key=str)
 
 
 def same_size(left: Sequence[int | torch.SymInt], right: Sequence[int | torch.SymInt]) -> bool:

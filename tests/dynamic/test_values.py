@@ -181,3 +181,30 @@ def test_other_compilers_are_given_no_place_that_a_tensor_names(options):
     for place in (0, 1, -1):
         assert torch.equal(compiled(X[0].view(2, 2), n(place)), program(X[0].view(2, 2), n(place)))
     assert targets and picked not in targets
+
+
+ALIKE = {
+    "a view": (lambda x, count: x.view(count.item(), 2), 2, 3),
+    "a part of a dimension": (lambda x, count: x.unflatten(0, (count.item(), 2)).sum(1), 2, 1),
+    "a sum": (lambda x, count: x + torch.arange(count.item()), 4, 3),
+    "a size between": (lambda x, count: x + torch.arange(count.item() + 1), 3, 4),
+    "a product": (lambda x, count: x @ torch.ones(count.item(), 2), 4, 3),
+    "a concatenation": (lambda x, count: torch.cat([x.view(2, 2), torch.ones(2, count.item())]), 2, 3),
+    "a copy": (lambda x, count: x.clone().copy_(torch.ones(count.item())), 4, 5),
+    "two numbers": (lambda x, count: x.sum() + torch.arange(count.item()) + torch.arange((count + x.numel() - 4).item()), 3, 3),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+def test_a_size_that_has_to_be_another_is_checked_in_each_call(backend, dynamic):
+    for name, (fn, right, wrong) in ALIKE.items():
+        compiled = dynacompile.compile(fn, backend=backend, dynamic=dynamic, isolate_recompiles=True, options={**VALUES, "fallback": "none"})
+        for count in (right, wrong, right):
+            if count == right:
+                torch.testing.assert_close(compiled(X[0], n(count)), fn(X[0], n(count)), msg=lambda text, name=name: f"{name}: {text}")
+                continue
+            with pytest.raises(RuntimeError):
+                fn(X[0], n(count))
+            with pytest.raises(RuntimeError):
+                compiled(X[0], n(count))

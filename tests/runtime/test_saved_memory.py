@@ -1,4 +1,4 @@
-"""Tensors that are given other memory by `.data` between a forward pass and its backward, which reads them: as in eager, or an error, and no read beyond memory."""
+"""Tensors that are given other memory by `.data` between a forward pass and its backward, which reads them: as in eager, or an error."""
 
 from __future__ import annotations
 
