@@ -12,7 +12,7 @@ from dynacompile.autograd.functionalize import FunctionalInput, Memory, inner, s
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Lineage, Made, Output, View, ViewOfInput, ViewOfOutput
 from dynacompile.ir.memory import overlaps
-from dynacompile.ir.shapes import hint_of
+from dynacompile.ir.shapes import hint_of, is_undecidable
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor
 
@@ -230,7 +230,9 @@ def base_of(family: Sequence[torch.Tensor], memory: Memory | None) -> tuple[torc
 
 
 def lies_within(view: View, base: torch.Tensor) -> bool:
-    """Whether the memory of the base has all elements of the view."""
+    """Whether the memory of the base is known to have all elements of the view: not where only a run shows how many it has."""
+    if is_undecidable(*view.size, *base.shape):
+        return False
     if 0 in view.size:
         return True
     last = sum((size - 1) * stride for size, stride in zip(view.size, view.stride, strict=True))

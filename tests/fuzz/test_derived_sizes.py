@@ -18,6 +18,12 @@ def test_results_and_gradients(first):
     assert counts["calls"] > counts["errors"]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_where_the_int_is_read_from_a_tensor():
+    for seed in (100008, 100026, 100064, 100114):
+        check_program(generate(seed), Counter(), "aot_eager")
+
+
 def test_programs_are_what_they_were():
     assert generate(7) == generate(7)
 

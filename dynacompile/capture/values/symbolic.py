@@ -391,6 +391,8 @@ def symbolic_extreme(cx: Context, function: Callable, args: Sequence[Value]) -> 
         return float_value(cx.symbols, "is", made)  # type: ignore[arg-type]
     if len(args) < 2 or not any(isinstance(a, SymbolicInt) for a in args) or not all(a.pytype() is int for a in args):
         return None
+    if not all(isinstance(a, (SymbolicInt, ConstantValue)) for a in args):  # numbers that are kept as tensors
+        return None
     numbers = [exact(a) for a in args]
     chosen = numbers[0]
     for number in numbers[1:]:
