@@ -15,6 +15,7 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operands import target_name, tensors_in
 from dynacompile.capture.refused_types import is_integral, is_of_torch
+from dynacompile.ops.scalars import NEAREST
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 Number = int | float | complex
@@ -49,6 +50,11 @@ HELD: dict[str, Places] = {
     **dict.fromkeys((f"_foreach_{name}{end}" for name in OF_LISTS for end in ("", "_")), (1, "scalar", "scalars")),
 }
 """By operation: the places and names of the numbers that have to fit in the type of the result."""
+
+PROMOTING = frozenset(["where", *(name + end for name in ("clamp", "clip", "clamp_min", "clamp_max", "pow", "__pow__") for end in ("", "_"))])
+"""With a float beside ints, the result is of floats."""
+COMPUTING = frozenset({"lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"})
+"""Those whose kernels for half precision take the number as one of single precision."""
 
 Test = Callable[[Sequence[Any], Mapping[str, Any]], bool]
 REFUSED: dict[str, tuple[str, Test]] = {}
@@ -134,7 +140,7 @@ def check_numbers(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return
     if found is not None and found[1](args, kwargs):
         raise unsupported("op-failed", f"{name}: {found[0]}")
-    if places is not None and any(not holds(dtype, number) for number in numbers_at(places, args, kwargs) for dtype in dtypes_of(args, kwargs, number)):
+    if places is not None and any(not holds(dtype, number) for number in numbers_at(places, args, kwargs) for dtype in dtypes_of(name, args, kwargs, number)):
         raise unsupported("op-failed", f"{name}: a number that the type of its result can't hold")
 
 
@@ -144,19 +150,31 @@ def numbers_at(places: Places, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         yield from (n for n in (value if isinstance(value, (list, tuple)) else (value,)) if type(n) in (int, float, complex))  # type: ignore[misc]
 
 
-def dtypes_of(args: Sequence[Any], kwargs: Mapping[str, Any], number: Number) -> set[torch.dtype]:
-    """Those of which one is the result's: the one that is named, those of tensors but for masks, or that of the number."""
-    named = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)]
-    return set(named) or {t.dtype for t in tensors_in((args, kwargs)) if t.dtype != torch.bool} or {torch.result_type(number, number)}
+def dtypes_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], number: Number) -> set[torch.dtype]:
+    """Those that have to hold a number: the one that is named, those of tensors but for masks, or that of the number."""
+    named = {value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)}
+    if named:
+        return named
+    alone = torch.result_type(number, number)
+    found = {t.dtype for t in tensors_in((args, kwargs)) if t.dtype != torch.bool}
+    if not found:
+        return {alone}
+    if name == "where" and not isinstance(number, complex):  # in half precision it has any number, inf among them
+        found -= NEAREST.keys()
+    elif name in COMPUTING:
+        found = {torch.float32 if dtype in NEAREST else dtype for dtype in found}
+    if name.removeprefix("_foreach_") in PROMOTING and not isinstance(number, int):
+        found = {dtype if dtype.is_complex or dtype.is_floating_point and not isinstance(number, complex) else alone for dtype in found}
+    return found
 
 
 def holds(dtype: torch.dtype, number: Number) -> bool:
-    """Whether a type can hold a number. Eager takes some more, as -1 for uint8."""
+    """Whether a type can hold a number, as eager has it: of types without a sign also what is a negative number there."""
     if dtype == torch.bool:
         return True
     if isinstance(number, complex):
         return (dtype.is_complex or not number.imag) and holds(dtype, number.real) and holds(dtype, number.imag)
     if not dtype.is_floating_point and not dtype.is_complex:
         bounds = torch.iinfo(dtype)
-        return math.isfinite(number) and bounds.min <= number <= bounds.max
+        return math.isfinite(number) and (bounds.min or -bounds.max) <= number <= bounds.max
     return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max

@@ -34,6 +34,13 @@ torch.full((2,), -1, dtype=torch.uint8); torch.full((2,), float("inf"), dtype=HA
 i.clamp(2.5, 3.5)
 torch.where(h > 0, h, 1e38); m.cfloat() == 1j; 2 ** i; h ** -1; m.clamp(max=float("inf")); F.pad(h, (300, 0)); i.expand(300, 3).sum(); F.softmax(h, -1)
 """
+FITTING = """
+torch.full((2,), 60000.0, dtype=HALF); h.clamp(-1e4, 1e4); i ** 2; i.clamp(-128, 127); F.pad(m, (1, 1), value=1e30); m.max()
+torch.where(i > 0, i, float("inf")); torch.where(h > 0, h, -1e9); torch.where(h > 0, 1e300, h.double()); i.clamp(max=1e30)
+i.clamp(min=-float("inf"), max=300.5)
+i.pow(300.0); h.lerp(h, 1e6); h.addcmul(h, h, value=1e6); torch.full((2,), -1, dtype=torch.uint8); torch.where(i > 0, i.to(torch.uint8), -1)
+h.masked_fill(h > 0, -1e4); torch.full((2,), 2, dtype=torch.bool); torch.full_like(h, -float("inf"))
+"""
 
 
 def forms(texts):
@@ -63,8 +70,9 @@ def test_numbers_that_fit_break_no_graph():
     try:
         for name in ("full", "clamp", "pow"):
             assert name in HELD
-        for plain, _ in forms("torch.full((2,), 60000.0, dtype=HALF); h.clamp(-1e4, 1e4); i ** 2; i.clamp(-128, 127); F.pad(m, (1, 1), value=1e30); m.max()"):
-            dynacompile.compile(plain, backend="eager", fullgraph=True, isolate_recompiles=True)(h, i, torch.eye(3))
+        for plain, _ in forms(FITTING):
+            compiled = dynacompile.compile(plain, backend="eager", fullgraph=True, isolate_recompiles=True)
+            assert str(compiled(h, i, torch.eye(3))) == str(plain(h, i, torch.eye(3)))
     finally:
         end()
     assert not told and "max" in REFUSED
