@@ -26,10 +26,11 @@ from dynacompile.ir.looks import Later, memory_of, sample_of, value_of
 from dynacompile.ops.backward_steps import Step as BackwardStep
 from dynacompile.ops.backward_steps import TensorHook
 from dynacompile.ops.regions import FORMS
+from dynacompile.ops.unsafe_splits import UNSAFE_FUNCTIONS, UNSAFE_METHODS
 from dynacompile.private import of_torch
 
 WORTH = 48  # nodes that need not be looked at, from which on parts are made
-UNTRACKED = frozenset({getattr, "detach", torch.detach, "view", "view_as", "set_"})
+UNTRACKED = frozenset({getattr, "detach", torch.detach, "view", "view_as", "set_", *UNSAFE_METHODS, *UNSAFE_FUNCTIONS})
 """Operations whose results share memory with an operand and are no views to torch."""
 SETS_GRAD = of_torch.set_grad_enabled
 

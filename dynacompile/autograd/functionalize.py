@@ -29,6 +29,7 @@ from dynacompile.ops.one_hot import one_hot
 from dynacompile.ops.randomness import bernoulli
 from dynacompile.ops.regions import FORMS, traced
 from dynacompile.ops.scans import cummax, cummin, cumprod
+from dynacompile.ops.unsafe_splits import UNSAFE_FUNCTIONS, UNSAFE_METHODS
 from dynacompile.ops.wrappers import Enter, Leave, is_wrapper, leaves_of
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, UnsupportedOperatorException
@@ -48,6 +49,7 @@ SUBSTITUTES: dict[object, Callable] = {
     torch.nanquantile: checked_quantile(torch.nanquantile),
     **FUSED_STEPS,
     **LIST_WRITES,
+    **UNSAFE_FUNCTIONS,
 }
 METHODS: dict[str, Callable] = {
     "bernoulli": bernoulli,
@@ -56,9 +58,10 @@ METHODS: dict[str, Callable] = {
     "cummin": cummin,
     "quantile": SUBSTITUTES[torch.quantile],
     "nanquantile": SUBSTITUTES[torch.nanquantile],
+    **UNSAFE_METHODS,
 }
-"""Torch-level functions and methods whose ATen form hides a write to an input, or does not count it, or whether it drew in place, or looks at values,
-or is for torch's own kernels alone."""
+"""Torch-level functions and methods whose ATen form hides a write to an input, or does not count it, or whether it drew in place, or that results share
+memory, or looks at values, or is for torch's own kernels alone."""
 
 
 class Retake(torch.autograd.Function):

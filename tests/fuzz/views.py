@@ -61,6 +61,12 @@ VIEWS = (
     ("{v}.tile(1)", 1),
     ("{v}[..., None].expand(*{v}.shape, 2)", 2),
 )
+UNTRACKED = {
+    "{v}.split(1)[0]": ("{v}.unsafe_split(1)[0]", "torch.unsafe_split_with_sizes({v}, [1] * len({v}))[0]"),
+    "{v}.chunk(2)[-1]": ("{v}.unsafe_chunk(2)[-1]", "torch.unsafe_chunk({v}, 2)[-1]"),
+    "{v}.select(-1, 0)": ("{v}.unsafe_split(1, dim=-1)[0]",),
+}
+"""What shares memory as these views do, and is no view to autograd. It is put in the place of half of them, by other random numbers."""
 WRITES = (
     "{v}.zero_()",
     "{v}.fill_(5)",
@@ -126,7 +132,7 @@ LIKELY = 8  # the first writes are what eager may accept on any view
 
 class Maker:
     def __init__(self, seed: int):
-        self.rng = random.Random(seed)
+        self.rng, self.apart = random.Random(seed), random.Random(-1 - seed)
         self.names: list[str] = []
 
     def any(self) -> str:
@@ -137,6 +143,8 @@ class Maker:
         for i in range(self.rng.randint(1, 6)):
             if self.rng.random() < 0.5 or i == 0:
                 form = self.rng.choices([v for v, _ in VIEWS], [often for _, often in VIEWS])[0]
+                if form in UNTRACKED and self.apart.random() < 0.5:
+                    form = self.apart.choice(UNTRACKED[form])
                 lines.append(f"v{i} = {form.format(v=self.any())}")
                 self.names.append(f"v{i}")
             else:

@@ -550,3 +550,41 @@ def test_parts_of_one_tensor_in_a_list_are_one_graph():
         return flat
 
     check(parts, base(4), graphs=1, breaks=0)
+
+
+UNSAFE_SPLITS = {
+    "unsafe_chunk": lambda t: torch.unsafe_chunk(t, 2),
+    "unsafe_chunk, a method": lambda t: t.unsafe_chunk(2, dim=-1),
+    "unsafe_split": lambda t: torch.unsafe_split(input=t, split_size=3),
+    "unsafe_split, an operator": lambda t: torch.ops.aten.unsafe_split.Tensor(t, 3),
+    "unsafe_split_with_sizes": lambda t: torch.unsafe_split_with_sizes(t, [1, 3], 0),
+}
+
+
+@pytest.mark.parametrize("split", UNSAFE_SPLITS.values(), ids=UNSAFE_SPLITS)
+def test_parts_that_are_no_views_to_autograd_share_memory(split):
+    def parts(x):
+        return split(x)[1]
+
+    def writes_a_part(x):
+        whole = x * 1
+        part = split(whole)[1]
+        part.mul_(3)
+        return whole * 2, part + 1
+
+    def writes_the_whole(x):
+        whole = x * 1
+        parts = split(whole)
+        whole.mul_(3)
+        return whole * 2, [p + 1 for p in parts]
+
+    def writes_an_input(x):
+        parts = split(x)
+        x.add_(1)
+        parts[1].mul_(3)
+        return [p + 1 for p in parts]
+
+    for fn in (parts, writes_a_part, writes_the_whole, writes_an_input):
+        check(fn, base(16).view(4, 4), options={"backend": "aot_eager"})
+    for fn in (writes_a_part, writes_the_whole):
+        check(fn, base(16).view(4, 4).requires_grad_(), options={"backend": "aot_eager"})
