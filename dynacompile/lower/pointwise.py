@@ -33,7 +33,8 @@ that is inf in half precision is a number in float32."""
 CALLS = frozenset(f"aten::{name}" for name in ("bucketize", "searchsorted", "sort", "topk", "kthvalue", "median", "mode", "histc"))
 """Of those that jump, what is no loop: memory holds what these read."""
 UNSTEADY = frozenset({"extremum", "running_extremum"})
-TRUTHS = frozenset({"any", "all"})
+EXACT = frozenset({"any", "all", "max", "min", "argmax", "argmin"})
+"""Reductions that jump, or that a backward compares with what they were made of, which is rounded there."""
 LOOPS = frozenset({"pointwise", "view", "reduction", "cat", "pad", "flip", "roll", "repeat", "triangle", "slice_scatter", "select_scatter", "index", "gather"})
 DIVISIONS = frozenset({"floordiv", "mod", "fmod"})
 CONVERTING = frozenset(
@@ -142,7 +143,7 @@ def is_unsteady(node: torch.fx.Node) -> bool:
         return schema is not None and schema.name in CALLS
     val = node.meta.get("val")
     to_int = row.samples in CONVERSIONS and isinstance(val, torch.Tensor) and not val.dtype.is_floating_point
-    return row.kind in UNSTEADY or to_int or jumps(node) or row.kind == "reduction" and row.detail in TRUTHS
+    return row.kind in UNSTEADY or to_int or jumps(node) or row.kind == "reduction" and row.detail in EXACT
 
 
 def is_computed_in_half(node: torch.fx.Node) -> bool:
