@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 import torch
 import torch.fx
@@ -99,20 +102,26 @@ def kept_by_others(joint: JointGraph, dependent: Collection[Node]) -> set[int]:
     """Inputs that eager keeps for the gradients of some outputs, and that those of another output would read here: before the backward pass of that one they
     may be written. dependent: the nodes that depend on gradients."""
     placeholders = joint.placeholders
-    every = range(len(joint.tangents))
-    reached = {w.index: {t for part in w.parts for t in part[0]} for w in joint.history.watches if w.is_input}
-    partly = {i: found for i, found in reached.items() if len(found) < len(every)}
-    others: set[int] = set()
-    for t in every if partly else ():
-        own = {placeholders[joint.inputs + t]}
-        frontier: list[Node] = []
-        for node in joint.graph.nodes:
-            if node in dependent and not own.isdisjoint(node.all_input_nodes):
-                own.add(node)
-                frontier += [arg for arg in node.all_input_nodes if arg not in dependent]
-        read = ancestors(frontier)
-        others.update(i for i, found in partly.items() if t not in found and placeholders[i] in read)
-    return others
+    every = (1 << len(joint.tangents)) - 1  # bits of outputs
+    reached = {w.index: sum(1 << t for t in {t for part in w.parts for t in part[0]}) for w in joint.history.watches if w.is_input}
+    partly = {i: found for i, found in reached.items() if found != every}
+    if not partly:
+        return set()
+    order = list(joint.graph.nodes)
+    come = {placeholders[joint.inputs + t]: 1 << t for t in range(len(joint.tangents))}  # to nodes, from gradients of these outputs
+    read: defaultdict[Node, int] = defaultdict(int)  # nodes, by those of these outputs
+    for node in order:
+        if node not in dependent or node in come:
+            continue
+        come[node] = reduce(or_, (come.get(arg, 0) for arg in node.all_input_nodes), 0)
+        for arg in node.all_input_nodes:
+            if arg not in dependent:
+                read[arg] |= come[node]
+    for node in reversed(order):
+        if read[node] and node not in dependent:
+            for arg in node.all_input_nodes:
+                read[arg] |= read[node]
+    return {i for i, found in partly.items() if read[placeholders[i]] & ~found}
 
 
 def exposed(joint: JointGraph) -> set[Node]:

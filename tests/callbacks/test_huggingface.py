@@ -63,7 +63,7 @@ CASES = {  # arguments of training, entries that are compiled, and how far the p
     "an optimizer of transformers": ({"optim": "adafactor"}, 2, 2e-3),
     "SGD": ({"optim": "sgd", "learning_rate": 0.1}, 2, 1e-4),
 }
-OFTEN = ("evaluation", "bfloat16")
+OFTEN = ("evaluation",)
 
 
 @pytest.mark.whole

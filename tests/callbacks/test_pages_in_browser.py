@@ -61,6 +61,7 @@ def test_every_link_within_the_page_has_its_place(report):
     assert opened(report, script) == ""
 
 
+@pytest.mark.further
 def test_pictures_are_taken(report, sweep, tmp_path):
     (report.parent / "compile_report.html").write_bytes(report.read_bytes())
     long_run().write(report.parent / "summary.json")

@@ -105,6 +105,7 @@ def test_what_is_no_scan_is_refused():
             verify_body("test", Nest("flags", axes, (*b.body, op)))
 
 
+@pytest.mark.further
 def test_cubins(tmp_path):
     names = ("rows_1100", "long_rows_from_end", "columns_300", "rows_of_float64", "anew_long", "sampled_long", "both_ways")
     try:

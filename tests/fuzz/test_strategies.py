@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.strategies import both
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_fits_on_two_ranks():
     for rank, ended in enumerate(both(0, 2)):
         assert f"rank {rank}: 0 of 2 programs differ" in ended.out, ended.err[-3000:]

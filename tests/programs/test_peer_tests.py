@@ -37,6 +37,7 @@ def told(*arguments):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("test.test_iterlen") is None, reason="this Python comes without its tests")
+@pytest.mark.further
 def test_a_module_of_cpython():
     code, out = told("test_iterlen")
     assert code == 0, out
