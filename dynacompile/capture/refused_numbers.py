@@ -14,7 +14,7 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operands import target_name, tensors_in
-from dynacompile.capture.refused_types import is_integral, is_of_torch
+from dynacompile.capture.refused_types import is_integral, is_of_torch, rows_of
 from dynacompile.ops.scalars import NEAREST
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
@@ -61,14 +61,7 @@ REFUSED: dict[str, tuple[str, Test]] = {}
 """By operation: what is refused, in words, and whether it is here."""
 
 
-def row(said: str, *names: str) -> Callable[[Test], Test]:
-    def add(test: Test) -> Test:
-        for name in names:
-            assert name not in REFUSED, name
-            REFUSED[name] = said, test
-        return test
-
-    return add
+row = rows_of(REFUSED)
 
 
 @row("a negative power of ints", "pow", "pow_", "ipow", "__pow__", "__ipow__", "_foreach_pow", "_foreach_pow_")

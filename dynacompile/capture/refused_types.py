@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operands import target_name
 
+T = TypeVar("T", bound=Callable[..., bool])
 Test = Callable[[Sequence[Any], Sequence[torch.Tensor]], bool]
 """(what an operation is given, the tensors among it) -> whether eager refuses it."""
 
@@ -19,14 +20,22 @@ REFUSED: dict[str, tuple[str, Test]] = {}
 """By name: what is refused, in words, and whether it is here."""
 
 
-def row(said: str, *names: str) -> Callable[[Test], Test]:
-    def add(test: Test) -> Test:
-        for name in names:
-            assert name not in REFUSED, name
-            REFUSED[name] = said, test
-        return test
+def rows_of(table: dict[str, tuple[str, T]]) -> Callable[..., Callable[[T], T]]:
+    """A decorator that enters a test into a table: (what is refused, in words; the names of the operations)."""
 
-    return add
+    def row(said: str, *names: str) -> Callable[[T], T]:
+        def add(test: T) -> T:
+            for name in names:
+                assert name not in table, name
+                table[name] = said, test
+            return test
+
+        return add
+
+    return row
+
+
+row = rows_of(REFUSED)
 
 
 def is_float(tensor: torch.Tensor) -> bool:
