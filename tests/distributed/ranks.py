@@ -61,12 +61,13 @@ def free_port() -> int:
 
 
 def start(module: str, *args: str, ranks: int = 2, timeout: float = 300, **environment: str) -> list[Ended]:
-    """Runs `python -m module args...` once for each rank, with the variables that torchrun sets. Those that have not ended by the time-out are killed, and have
-    the code -9."""
+    """Runs `python -m module args...` once for each rank, with the variables that torchrun sets, and with groups of gloo that have one thread (gloo.py). Those
+    that have not ended by the time-out are killed, and have the code -9."""
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **environment}
     modules = LIGHTNING if module in OF_LIGHTNING else TORCH
-    started = [Program(modules, ["-m", module, *args], ROOT, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
+    command = ["-m", "tests.distributed.gloo", module, *args]
+    started = [Program(modules, command, ROOT, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)]
     end = time.monotonic() + timeout
     return [ended(program, end) for program in started]
 
