@@ -19,7 +19,8 @@ from dynacompile.ir.schedule import Allocate, Free, Kernel, Launch, Place, Reuse
 
 ALIGNMENT = {"cpu": 64, "cuda": 512}
 CPU = torch.device("cpu")
-LARGE = 1 << 20  # bytes from which a temp is worth an allocation of its own, and an input one more step
+LARGE = 1 << 20  # bytes from which a temp is worth an allocation of its own
+FREED = {"cpu": 1 << 14}  # bytes from which an input is worth one more step, which takes as long as a hundredth of a kernel that reads these; elsewhere LARGE
 Run = tuple[Launch | Extern, tuple[str, ...], tuple[str, ...]]
 """A step, the buffers that it reads, and those that it writes, by owners of memory."""
 
@@ -95,7 +96,7 @@ def plan(
     for i, (_, reads, writes) in enumerate(runs):
         for name in (*reads, *writes):
             last[name] = i
-    freed = freed_inputs(runs, buffers, outputs, given_up)
+    freed = freed_inputs(runs, buffers, outputs, given_up, FREED.get(device.type, LARGE))
     return Planner(buffers, kernels, outputs, device, last, lent_buffers(runs), freed, freed & given_up.ours).run(runs)
 
 
@@ -185,10 +186,10 @@ class Planner:
             self.steps.append(Free(name))
 
 
-def freed_inputs(runs: Sequence[Run], buffers: Mapping[str, Buffer], outputs: frozenset[str], given_up: GivenUp) -> set[str]:
-    """Inputs that are worth a step that frees them. One that is written is the caller's."""
+def freed_inputs(runs: Sequence[Run], buffers: Mapping[str, Buffer], outputs: frozenset[str], given_up: GivenUp, least: int) -> set[str]:
+    """Inputs of so many bytes, which are worth a step that frees them. One that is written is the caller's."""
     written = {name for _, _, writes in runs for name in writes}
-    return {name for name in given_up.inputs - written - outputs if memory_bytes(buffers[name]) >= LARGE}
+    return {name for name in given_up.inputs - written - outputs if memory_bytes(buffers[name]) >= least}
 
 
 def unfused_peak(program: LoopProgram, ours: Set[str]) -> int:

@@ -110,6 +110,15 @@ def test_saved_results_are_freed_at_their_last_use() -> None:
     assert all(not any(name in names for names in touched[i:]) for name, i in freed.items())
 
 
+def test_a_small_network_takes_no_more_at_the_peak_than_in_eager() -> None:
+    with products_are_calls():
+        _, backward = plans(lambda x, *w: chain(x, *w), torch.empty(64, 64), *(torch.empty(64, 64, requires_grad=True) for _ in range(10)))
+    assert backward is not None
+    facts = backward.facts()
+    assert facts["peak"] <= facts["unfused_peak"]
+    assert sum(isinstance(s, Free) for s in backward.steps) >= 10
+
+
 def test_small_buffers_are_in_the_arena() -> None:
     x, w = torch.empty(16, 16), torch.empty(16, 16)
     with products_are_calls():
