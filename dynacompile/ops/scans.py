@@ -64,15 +64,15 @@ class RunningExtremum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dim: int, running: Callable) -> tuple[torch.Tensor, torch.Tensor]:
         values, indices = running(x, dim)
-        ctx.save_for_backward(indices)
+        ctx.save_for_backward(indices, x)  # eager keeps it for its sizes alone, and refuses a backward pass once it is written
         ctx.mark_non_differentiable(indices)
         ctx.dim = dim
         return values, indices
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (indices,) = ctx.saved_tensors
+    def backward(ctx: Any, grad: torch.Tensor, none: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        indices, _ = ctx.saved_tensors
         return EXTREMUM_BACKWARD(grad, indices, ctx.dim), None, None
 
 

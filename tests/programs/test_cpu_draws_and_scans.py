@@ -168,3 +168,21 @@ def test_gradients_of_scans_in_half_precision(kind):
     (ours,) = torch.autograd.grad(compiled(x), x, tangent)
     (eager,) = torch.autograd.grad(f(x), x, tangent)
     assert (ours.double() - wanted).abs().max() <= 2 * (eager.double() - wanted).abs().max() + 1e-2 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_a_backward_refuses_what_was_written_behind_a_running_extremum(name):
+    def within(x):
+        y = x * 2
+        values = getattr(torch, name)(y, 0)[0]
+        y.add_(1)
+        return values
+
+    for function in (within, dynacompile.compile(within)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            function(torch.ones(3, requires_grad=True)).sum().backward()
+    x = torch.ones(3, requires_grad=True) * 2
+    values = dynacompile.compile(lambda x: getattr(torch, name)(x, 0)[0])(x)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        values.sum().backward()
