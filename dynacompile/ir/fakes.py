@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dynacompile.ir.guard_facts import plain_twin
-from dynacompile.ir.layouts import LAYOUTS, laid_out
+from dynacompile.ir.layouts import LAYOUTS, as_wide, is_widened_early, laid_out
 from dynacompile.ir.looks import new_fake
 from dynacompile.ir.pointwise_fakes import pointwise_fake
 from dynacompile.ir.written_operands import Written, argument, written_by
@@ -70,9 +70,13 @@ class FakeMode(FakeTensorMode):
         if (written := self.writes[func]) is not None:
             self.touched.update(t.untyped_storage()._cdata for t in written.tensors(args, kwargs or {}))
         layout = LAYOUTS.get(func)
-        if layout is None:
+        if layout is None and not is_widened_early(func, made, args):
             return made
-        return laid_out(layout, lambda op, *operands, **options: run(op, (), operands, options), made, args)
+
+        def again(op: Any, *operands: Any, **options: Any) -> Any:
+            return run(op, (), operands, options)
+
+        return as_wide(again, func, made, args, kwargs or NOTHING) if layout is None else laid_out(layout, again, made, args)
 
     def _dispatch_impl(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Any) -> Any:
         """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there, and

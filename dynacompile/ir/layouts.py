@@ -14,6 +14,7 @@ import torch
 from dynacompile.private import of_torch
 
 aten = torch.ops.aten
+HALVES = (torch.float16, torch.bfloat16)
 Run = Callable[..., torch.Tensor]
 Layout = Callable[[Run, torch.Tensor, tuple[Any, ...]], torch.Tensor | None]
 
@@ -125,6 +126,32 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten.all.dims: as_contiguous,
 }
 """By operation, what has the strides of its first result; None leaves them as they are."""
+
+
+def is_widened_early(func: Any, made: Any, args: tuple[Any, ...]) -> bool:
+    """Whether torch's rule widens operands of half precision before it looks at their strides, and one of them is expanded, which makes it dense. Eager's
+    kernel looks at the operands as they are; on CPUs those of several types are widened first in eager, too."""
+    tensors = [a for a in args if isinstance(a, torch.Tensor) and a.dim() > 1]
+    if len(tensors) < 2 or not isinstance(made, torch.Tensor) or not any(a.dtype in HALVES and is_expanded(a) for a in tensors):
+        return False
+    if made.device.type == "cpu" and len({a.dtype for a in tensors}) > 1:
+        return False
+    return torch.Tag.pointwise in func.tags and not func._schema.is_mutable
+
+
+def is_expanded(tensor: torch.Tensor) -> bool:
+    return any(type(stride) is int and not stride and not (type(size) is int and size == 1) for size, stride in zip(tensor.size(), tensor.stride()))
+
+
+def as_wide(run: Run, func: Any, made: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """The result with the strides that it has of operands of float32."""
+    wide = [run(aten.new_empty_strided.default, a, a.size(), a.stride(), dtype=torch.float32) if is_half(a) else a for a in args]
+    like = run(func, *wide, **kwargs)
+    return made if like.stride() == made.stride() else run(aten.new_empty_strided.default, made, made.size(), like.stride())
+
+
+def is_half(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in HALVES and value.dim() > 0
 
 
 def laid_out(layout: Layout, run: Run, made: Any, args: tuple[Any, ...]) -> Any:

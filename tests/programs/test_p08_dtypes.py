@@ -320,6 +320,26 @@ def test_layouts(name, grad):
     check_each([LAYOUT[name]], *(lambda make=make: make().detach() for make in LAYOUTS.values()), grad=grad, least=None, rtol=1e-4, atol=1e-5)
 
 
+PAIRS = {
+    "two": lambda x, y: (x + y, y + x, x / y, torch.maximum(x, y), torch.atan2(x, y), x < y, x.sub(y, alpha=2)),
+    "three": lambda x, y: (torch.addcmul(x, x, y), torch.where(x > 0, x, y)),
+    "views of the result": lambda x, y: ((x + y).transpose(1, 2).reshape(2, 7, -1), (x + y).float() @ y.mT.float()),
+    "written": lambda x, y: (y.clone().add_(x), y.clone().clamp_(min=x)),
+}
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float16, torch.float16), (torch.bfloat16, torch.float32), (torch.float32, torch.float32)], ids=str)
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_expanded_operand_leaves_the_layout_to_the_other(name, dtypes):
+    def story(wrap):
+        first = values(2 * 7 * 6).reshape(2, 1, 7, 6).to(dtypes[0]).expand(2, 3, 7, 6)
+        second = values(2 * 3 * 7 * 6, seed=1).reshape(2, 7, 3, 6).transpose(1, 2).to(dtypes[1])
+        yield wrap(PAIRS[name])(first, second)
+
+    for backend in ("default", "aot_eager"):
+        check_same(story, backend=backend, rtol=1e-2, atol=1e-2)
+
+
 def test_sparse_inputs():
     def story(wrap):
         run = wrap(lambda s, x: (s @ x) * 2 + 1)
