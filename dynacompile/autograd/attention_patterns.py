@@ -16,6 +16,7 @@ import torch
 import torch.fx
 from torch.nn import functional as F
 
+from dynacompile.autograd.known_values import plain
 from dynacompile.env import Env
 from dynacompile.ir.shapes import expression_of
 from dynacompile.ops.attention import HandWritten, Term, by_operator, hold_biased_scores, hold_operand, hold_same_scores, hold_scores
@@ -293,11 +294,12 @@ def is_number(value: object) -> bool:
 
 
 def number_of(value: object) -> float | None:
-    """A number that the graph has, as such or as a tensor without dimensions."""
+    """A number that the graph has, as such or as a tensor without dimensions, which rounds it to its dtype."""
     if isinstance(value, Node) and value.target in (torch.full, torch.tensor) and value.op == "call_function" and is_plain(value):
         number: Any = value.args[-1]
         is_one = value.meta["val"].dim() == 0 and value.meta["val"].dtype in FLOATS and all(is_reader(u, value) for u in value.users)
-        return float(number) if is_one and is_number(number) else None
+        with plain():
+            return torch.tensor(number, dtype=value.meta["val"].dtype, device="cpu").item() if is_one and is_number(number) else None
     return float(value) if is_number(value) else None  # type: ignore[arg-type]
 
 
@@ -311,7 +313,8 @@ def same(one: Sequence, other: Sequence) -> bool:
 
 
 def narrower(one: torch.dtype, other: torch.dtype) -> bool:
-    return one.itemsize < other.itemsize
+    """Whether one has not all numbers of the other."""
+    return torch.promote_types(one, other) != one
 
 
 def made_from(chain: Chain) -> HandWritten:

@@ -48,7 +48,7 @@ class Masks:
 
     def kind(self, node: torch.fx.Node, mask: torch.fx.Node, given: Mapping[str, Any]) -> Kind:
         value = self.known.of(mask)
-        kind: Kind = "other" if value is None or not covers(given) else kind_of(value, mask, is_square(given))
+        kind: Kind = "other" if value is None or not covers(given) else kind_of(value, mask, is_square(given) and may_be_causal(given))
         self.read[node] = "kept" if kind == "other" else kind
         return kind
 
@@ -114,6 +114,12 @@ def covers(given: Mapping[str, Any]) -> bool:
 def is_square(given: Mapping[str, Any]) -> bool:
     """As many queries as keys. torch aligns `is_causal` at the first of both, and its fast kernels have it for squares alone."""
     return expression_of(given["query"].shape[-2]) == expression_of(given["key"].shape[-2])
+
+
+def may_be_causal(given: Mapping[str, Any]) -> bool:
+    """Whether kernels have `is_causal` with this scale, by which they multiply scores that are minus infinity already."""
+    scale = given.get("scale")
+    return scale is None or (isinstance(scale, (int, float)) and scale > 0)
 
 
 def kind_of(value: Value, mask: torch.fx.Node, square: bool) -> Kind:

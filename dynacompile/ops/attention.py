@@ -111,14 +111,13 @@ class HandWritten:
         visible = both([m for m in masks if m.dtype == torch.bool], torch.logical_and)
         bias = both([m for m in masks if m.dtype != torch.bool], torch.add)
         bias = None if bias is None else bias.to(self.dtype)
-        made = self.attend({"query": q, "key": k, "value": v}, visible, bias, reader, attention)
+        made = self.attend({**scaled(q, self.scale), "key": k, "value": v}, visible, bias, reader, attention)
         return made.reshape(*self.weighted, rows, value.shape[-1])
 
     def attend(
         self, given: dict[str, Any], visible: torch.Tensor | None, bias: torch.Tensor | None, reader: Reader, attention: Callable[..., torch.Tensor]
     ) -> torch.Tensor:
         """The result with four dimensions."""
-        given["scale"] = self.scale
         if visible is None and bias is None:
             return attention(**given)
         mask = visible if bias is None else bias if visible is None else torch.where(visible, bias, -math.inf)
@@ -177,6 +176,12 @@ class HandWritten:
             middle = self.masked[1:]
         operand = operand.expand(operand.shape[0], *middle, *operand.shape[-2:])
         return operand.reshape(operand.shape[0], math.prod(middle), *operand.shape[-2:])
+
+
+def scaled(query: torch.Tensor, scale: float) -> dict[str, Any]:
+    """An attention's queries and scale, which is not negative: kernels take the largest score before they scale, and hide those of a causal one by -inf
+    before."""
+    return {"query": query, "scale": scale} if scale >= 0 else {"query": -query, "scale": -scale}
 
 
 def by_operator(*operands_and_form: Any) -> Any:

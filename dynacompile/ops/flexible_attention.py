@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dynacompile.ops.attention import Reader
+from dynacompile.ops.attention import Reader, scaled
 
 Mapped = Callable[..., torch.Tensor]
 """A function of a score (or not), its batch, head, query and key, and of the tensors that it reads besides; all but the latter have no dimensions."""
@@ -96,6 +96,7 @@ class Flexible:
         visible = self.visible(query, key, reads)
         if self.score is not None:
             scores = over_points(of_points(self.score), scores, scores.shape, reads[: self.reads[0]], query.device)
+            scores = scores if scores.is_floating_point() else scores.to(wide)
         if visible is not None:
             scores = torch.where(visible, scores, torch.full([], -math.inf, dtype=wide, device=query.device))
         weights, sums = weights_of(scores, self.score is not None or visible is not None)
@@ -132,7 +133,7 @@ class FlexibleKernel:
         """The operator's arguments, and where keys are seen."""
         key, value = self.form.spread(query, key, value)
         given = {name: t if t.stride(-1) == 1 else t.contiguous() for name, t in (("query", query), ("key", key), ("value", value))}
-        return {**given, "scale": self.form.scale}, self.form.visible(query, key, reads)
+        return {**given, **scaled(given["query"], self.form.scale)}, self.form.visible(query, key, reads)
 
     def without_mask(self, given: dict[str, Any], visible: torch.Tensor | None, reader: Reader, attention: Callable[..., torch.Tensor]) -> torch.Tensor | None:
         """The attention where the operator needs no mask for it."""

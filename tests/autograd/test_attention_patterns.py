@@ -154,6 +154,10 @@ def returns_scores(q, k, v):
     return scores.softmax(-1) @ v, scores
 
 
+def rounded_to_another_half(q, k, v):
+    return (q.half() @ k.half().mT).bfloat16().half().softmax(-1) @ v.half()
+
+
 def with_dropout(q, k, v):
     return F.dropout(plain_weights(q, k), 0.5) @ v
 
@@ -235,6 +239,7 @@ def other_width(q, k, v):
 KEPT = {
     returns_weights: "the weights have another use: they are returned",
     returns_scores: "the scores have another use: they are returned",
+    rounded_to_another_half: "scores or weights are rounded to fewer digits than the products have",
     with_dropout: "dropout draws random numbers, which must be eager's",
     of_rows: None,
     capped: None,

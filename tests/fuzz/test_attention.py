@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.fuzz.attention import check, decided, generate
+from tests.fuzz.attention import MADE, check, decided, generate
 
 
 @pytest.mark.parametrize("first", range(0, 32, 8))
@@ -15,6 +15,13 @@ def test_attention(first):
     for seed in range(first, first + 8):
         counts.update(decided(check(generate(seed), "aot_eager")))
     assert counts[(True, "")] > 1, "many programs become torch's operator"
+
+
+def test_masks_that_the_frame_makes_and_other_scales():
+    counts: Counter = Counter()
+    for seed in range(MADE, MADE + 10):
+        counts.update(decided(check(generate(seed), "aot_eager")))
+    assert counts[(True, "")] > 1
 
 
 def test_built():

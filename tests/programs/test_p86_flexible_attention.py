@@ -207,6 +207,22 @@ def test_grouped_heads_and_what_goes_with_the_result(mask, grad, monkeypatch):
     check(with_auxiliary, operands(grad), monkeypatch)
 
 
+@pytest.mark.parametrize("scale", [-0.5, 0.0])
+@pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
+def test_scales_that_are_not_positive(scale, grad, monkeypatch):
+    block = create_block_mask(causal, None, None, LENGTH, LENGTH, device="cpu")
+    assert check(lambda q, k, v: flex_attention(q, k, v, block_mask=block, scale=scale), operands(grad), monkeypatch, scores=1)[0] == [True]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_scores_that_are_whole_numbers_or_truth_values(dtype, monkeypatch):
+    block = create_block_mask(strict, None, None, LENGTH, LENGTH, device="cpu")
+    for score in (lambda s, b, h, q, k: q - k, lambda s, b, h, q, k: q >= k):
+        for mask in (None, block):
+            near = 2e-2 if dtype == torch.bfloat16 else 1e-5
+            check(lambda q, k, v, score=score, mask=mask: flex_attention(q, k, v, score, mask), operands(False, dtype=dtype), monkeypatch, near=near)
+
+
 def test_the_layout_of_the_result_is_that_of_the_queries(monkeypatch):
     def form(q, k, v):
         turned = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v))
