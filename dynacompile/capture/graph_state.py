@@ -15,7 +15,9 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.known_numbers import Reads
 from dynacompile.capture.operands import first_line, target_name, tensors_in
 from dynacompile.capture.recorded import Operation, memory_of, storage_of
+from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.results import Results
+from dynacompile.capture.small_sizes import before, forget, taken_wrongly
 from dynacompile.capture.symbols import NeedsNumbers, Symbols
 from dynacompile.capture.tensors.wrappers import refusing
 from dynacompile.capture.values.base import Value
@@ -26,7 +28,7 @@ from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.looks import Look, Looks, give
 from dynacompile.ir.memory import Folded
 from dynacompile.ir.recurrence import check_recurs
-from dynacompile.ir.shapes import is_undecided, symbolic_rules
+from dynacompile.ir.shapes import is_undecided, symbolic_rules, unbacked
 from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, not_computed
@@ -95,6 +97,7 @@ class GraphState:
         self._last_placeholder: torch.fx.Node | None = None
         self._last_entrance: torch.fx.Node | None = None  # of the nodes behind the placeholders that make wrappers
         self.begins_with_gradients = torch.is_grad_enabled()
+        self.if_whole = False  # as in Manner
         self.talks_later = ""
         self.wrappers: dict[int, GraphTensor] = {}  # id of the fake of an input that lies inside of one
 
@@ -237,6 +240,8 @@ class GraphState:
     def run(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None = None) -> Any:
         """One operation on fakes. What the user's operation may raise is up to torch: every exception that it raises means that eager is to run it."""
         try:
+            if self.symbols is not None and self.symbols.unbacked:
+                return self.run_small(self.symbols, kind, target, args, kwargs, reads)
             return self.run_once(kind, target, args, kwargs, reads)
         except (Unsupported, NeedsNumbers):
             raise
@@ -247,6 +252,24 @@ class GraphState:
             if isinstance(reason, (DataDependentOutputException, DynamicOutputShapeException)) or isinstance(reason, RuntimeError) and is_undecided(reason):
                 raise unsupported("data-dependent-shape", target_name(target)) from reason
             raise unsupported("op-failed", f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}") from reason
+
+    def run_small(self, symbols: Symbols, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None) -> Any:
+        """As `run_once`. Where it would be wrong for some small size that depends on values, the frame breaks if it may, and else a run checks that the size is
+        another."""
+        if any(isinstance(value, torch.SymBool) and unbacked(value) for value in (*args, *kwargs.values())):
+            raise unsupported("data-dependent-branch", f"a truth value that {target_name(target)} takes")
+        known = before(symbols)
+        try:
+            result = self.run_once(kind, target, args, kwargs, reads)
+        except Exception:
+            forget(symbols, known)
+            raise
+        if kind == "call_method" or is_of_torch(target):
+            for symbol, small, fails in taken_wrongly(symbols, (kind, target, args, kwargs), result, known):
+                if self.if_whole and not fails:
+                    raise unsupported("data-dependent-shape", target_name(target))
+                torch._check(symbols.env.create_symintnode(symbol, hint=None) != small)
+        return result
 
     def run_once(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None) -> Any:
         if target in FUSED_STEPS:  # whose numbers say nothing of what is written; asking a symbol for its value would make it a constant

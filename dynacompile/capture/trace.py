@@ -98,6 +98,7 @@ class Trace:
         self.effects = Effects()
         self.recorder = Recorder(self.site, self.use_settings, self.symbols, policy is not None)
         self.recorder.in_inference = self.recorder.begins_in_inference = inference
+        self.recorder.if_whole = self.manner.if_whole
         self.modes = TorchModes(self.recorder, inference)
         self._handling = Handling()
         self._states: dict[type, Any] = {

@@ -155,7 +155,7 @@ def new_real(env: Any, text: str, value: float) -> torch.SymFloat:
     return env.create_symfloatnode(symbol, hint=value, source=Named(text))
 
 
-def expression_of(number: int | torch.SymInt | torch.SymFloat) -> Any:
+def expression_of(number: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
     """The number as a value that can be compared and hashed without a guard: an int, or a SymPy expression."""
     if isinstance(number, int):
         return number

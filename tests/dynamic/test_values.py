@@ -208,3 +208,47 @@ def test_a_size_that_has_to_be_another_is_checked_in_each_call(backend, dynamic)
                 fn(X[0], n(count))
             with pytest.raises(RuntimeError):
                 compiled(X[0], n(count))
+
+
+def numbered(fn):
+    """A program over the number of the elements above 0."""
+    return lambda x: fn(x, (x > 0).sum().item())
+
+
+SMALL = {
+    "squeeze": lambda x: (x > 0).nonzero().squeeze(),
+    "squeeze of one dimension": lambda x: x[x > 0].squeeze(0) + 1,
+    "squeeze of a product": lambda x: (x[x > 0][:, None] @ torch.ones(1, 3)).squeeze(),
+    "broadcast": numbered(lambda x, count: torch.arange(count) + x),
+    "broadcast of two masks": lambda x: x[x > 0] * x[x > 2.5],
+    "broadcast of one mask": lambda x: torch.where(x[x > 0] > 1, x[x > 0], torch.zeros(3)),
+    "broadcast of batches": numbered(lambda x, count: torch.ones(count, 2, 2) @ torch.ones(3, 2, 2)),
+    "an assignment": numbered(lambda x, count: x.clone().index_put_((torch.arange(2),), torch.ones(count))),
+    "an expanded dimension": numbered(lambda x, count: x[None].expand(count, 4)),
+    "the greatest": lambda x: x[x > 0].max(),
+    "the place of the greatest": lambda x: x[x > 0].argmax(),
+    "a truth value": numbered(lambda x, count: x * (count == 1)),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_sizes_are_as_in_eager(name):
+    """A size of 1 is broadcast and squeezed, and nothing has no greatest element. Where the graph may not break, a call says what it needs."""
+    fn = SMALL[name]
+    for fullgraph in (False, True):
+        compiled = dynacompile.compile(fn, fullgraph=fullgraph, isolate_recompiles=True, options={"fallback": "none"})
+        for x in (torch.tensor([1.0, -1.0, 3.0, 2.0]), X[1], -torch.ones(4), X[3], X[2]):
+            try:
+                expected = fn(x)
+            except (RuntimeError, IndexError):
+                with pytest.raises((RuntimeError, IndexError)):
+                    compiled(x)
+                continue
+            try:
+                found = compiled(x)
+            except (Unsupported, RuntimeError) as error:
+                assert fullgraph, error
+                assert isinstance(error, Unsupported) or "of sizes that depend on values" in str(error)
+                continue
+            assert found.shape == expected.shape
+            assert torch.equal(found, expected)

@@ -45,7 +45,7 @@ def frozen(value: object) -> object:
         return tuple((k, frozen(v)) for k, v in sorted(value.items()))
     if isinstance(value, (bool, int, float, complex)):
         return type(value), repr(value)
-    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return "symbolic", expression_of(value)
     if isinstance(value, slice):
         return "slice", frozen(value.start), frozen(value.stop), frozen(value.step)

@@ -1,0 +1,142 @@
+"""Sizes that depend on values, where they are 0 or 1. Torch's rules for fakes can't know such a size, and go on as if it were some other number: it meets an
+equal size, `squeeze` leaves it, and there is a greatest of so many numbers. Here an operation is run once more for the small numbers, and what it gives is
+compared with what the rule says of them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dynacompile.capture.symbols import Symbols
+
+SMALL = (1, 0, -1)
+FEW = 1 << 14
+"""Elements of operands that are worth a run on the CPU."""
+OTHER = 7
+"""What further numbers of which nothing is known are meanwhile."""
+REFUSED = object()
+Known = Mapping[Any, Any]
+Operation = tuple[str, Any, Sequence[Any], Mapping[str, Any]]
+"""Its kind, target and arguments."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What torch knows before an operation: what it took for equal, the bounds of symbols, and the conditions that a run has to show."""
+
+    equal: Known
+    bounds: Known
+    conditions: frozenset[Any]
+
+
+def before(symbols: Symbols) -> Before:
+    return Before(dict(symbols.env.replacements), dict(symbols.env.var_to_range), frozenset(conditions(symbols)))
+
+
+def forget(symbols: Symbols, known: Before) -> None:
+    """Has torch know what it knew before an operation, which failed midway."""
+    env = symbols.env
+    for table, found in ((env.replacements, known.equal), (env.var_to_range, known.bounds)):
+        table.clear()
+        table.update(found)
+    for listed in env.deferred_runtime_asserts.values():
+        listed[:] = [assumption for assumption in listed if assumption.expr in known.conditions]
+    env._update_version_counter()
+
+
+def conditions(symbols: Symbols) -> list[Any]:
+    return [assumption.expr for listed in symbols.env.deferred_runtime_asserts.values() for assumption in listed]
+
+
+def taken_wrongly(symbols: Symbols, operation: Operation, result: Any, known: Before) -> Iterator[tuple[Any, int, bool]]:
+    """The symbols, with a number each, for which an operation gives something else than its rule says; and whether it gives nothing, but an error."""
+    numbers = [n for value in tree_leaves(operation[2:]) for n in numbers_of(value)]
+    found = [c for c in conditions(symbols) if c not in known.conditions]
+    of_values = tuple(dict.fromkeys(s for n in numbers for s in n.node._expr.xreplace(known.equal).free_symbols if s in symbols.unbacked))
+    for those in dict.fromkeys([*((s,) for s in of_values), of_values] if of_values else ()):
+        for small in SMALL:
+            given = dict.fromkeys(those, sympy.Integer(small))
+            if any(number not in known.bounds[s] for s, number in given.items()) or not is_possible(symbols, numbers, given, known.equal):
+                continue
+            made = run(symbols, operation, given, known.equal)
+            if made is REFUSED:
+                if small == 0 and run(symbols, operation, {}, known.equal) is not REFUSED:
+                    yield those[0], small, True
+                continue
+            broken = any(c.free_symbols & given.keys() and c.xreplace(given).xreplace(sizes(symbols, c)) == sympy.false for c in found)
+            pairs = zip(tensors(result), tensors(made), strict=True)
+            if broken or not all(fits(symbols, rule, real, given, known.equal) for rule, real in pairs):
+                yield those[0], small, False
+
+
+def numbers_of(value: Any) -> list[Any]:
+    parts = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return [n for n in parts if isinstance(n, torch.SymInt)]
+
+
+def tensors(result: Any) -> list[torch.Tensor]:
+    return [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+
+
+def is_possible(symbols: Symbols, numbers: Sequence[torch.SymInt], given: Known, known: Known) -> bool:
+    """Whether earlier operations let the program come here with such numbers."""
+    try:
+        found = [number(symbols, n, given, known) for n in numbers]
+    except ZeroDivisionError:
+        return False
+    return all(n >= -1 for n in found)
+
+
+def sizes(symbols: Symbols, expression: Any) -> dict[Any, Any]:
+    return {s: sympy.Integer(symbols.env.backed_var_to_val.get(s, OTHER)) for s in expression.free_symbols}
+
+
+def number(symbols: Symbols, value: Any, given: Known, known: Known) -> Any:
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value
+    expr = value.node._expr.xreplace(known).xreplace(given)
+    expr = expr.xreplace(sizes(symbols, expr))
+    return float(expr) if isinstance(value, torch.SymFloat) else bool(expr) if isinstance(value, torch.SymBool) else int(expr)
+
+
+def run(symbols: Symbols, operation: Operation, given: Known, known: Known) -> Any:
+    """What an operation gives for zeros, whose other sizes are those of this call; REFUSED where it does not take them. given: a number for a symbol.
+
+    Where there are few of them, they are on the CPU: operations on the meta device take some operands that have no elements where others refuse them."""
+    kind, target, args, kwargs = operation
+    shapes = [[number(symbols, n, given, known) for n in value.shape] for value in tensors(operation[2:])]
+    device = "cpu" if sum(map(math.prod, shapes)) <= FEW else "meta"
+
+    def operand(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return torch.zeros([number(symbols, n, given, known) for n in value.shape], dtype=value.dtype, device=device)
+        return torch.device(device) if isinstance(value, torch.device) else number(symbols, value, given, known)
+
+    with torch.no_grad(), torch.random.fork_rng([]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            positional, named = tree_map(operand, (list(args), dict(kwargs)))
+            return getattr(positional[0], target)(*positional[1:], **named) if kind == "call_method" else target(*positional, **named)
+        except Exception:  # noqa: BLE001  (an operation says by an error of any class what it does not take)
+            return REFUSED
+
+
+def fits(symbols: Symbols, rule: torch.Tensor, real: torch.Tensor, given: Known, known: Known) -> bool:
+    """Whether a result has the sizes that the rule says, but for sizes that are values themselves."""
+    if rule.dim() != real.dim():
+        return False
+    return all(has_own(symbols, a, known) or number(symbols, a, given, known) == b for a, b in zip(rule.shape, real.shape))
+
+
+def has_own(symbols: Symbols, size: Any, known: Known) -> bool:
+    """Whether a size of a result is a value that the operation itself gives."""
+    return isinstance(size, torch.SymInt) and any(
+        s not in symbols.unbacked and s not in symbols.env.backed_var_to_val for s in size.node._expr.xreplace(known).free_symbols
+    )
