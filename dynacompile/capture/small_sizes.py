@@ -12,9 +12,10 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.fx.node import map_aggregate
 
 from dynacompile.capture.symbols import Symbols
+from dynacompile.private import of_torch
 
 SMALL = (1, 0, -1)
 FEW = 1 << 14
@@ -57,7 +58,7 @@ def conditions(symbols: Symbols) -> list[Any]:
 
 def taken_wrongly(symbols: Symbols, operation: Operation, result: Any, known: Before) -> Iterator[tuple[Any, int, bool]]:
     """The symbols, with a number each, for which an operation gives something else than its rule says; and whether it gives nothing, but an error."""
-    numbers = [n for value in tree_leaves(operation[2:]) for n in numbers_of(value)]
+    numbers = [n for value in of_torch.tree_leaves(operation[2:]) for n in numbers_of(value)]
     found = [c for c in conditions(symbols) if c not in known.conditions]
     of_values = tuple(dict.fromkeys(s for n in numbers for s in n.node._expr.xreplace(known.equal).free_symbols if s in symbols.unbacked))
     for those in dict.fromkeys([*((s,) for s in of_values), of_values] if of_values else ()):
@@ -77,12 +78,12 @@ def taken_wrongly(symbols: Symbols, operation: Operation, result: Any, known: Be
 
 
 def numbers_of(value: Any) -> list[Any]:
-    parts = value.shape if isinstance(value, torch.Tensor) else (value,)
+    parts = value.shape if isinstance(value, torch.Tensor) else (value.start, value.stop, value.step) if isinstance(value, slice) else (value,)
     return [n for n in parts if isinstance(n, torch.SymInt)]
 
 
 def tensors(result: Any) -> list[torch.Tensor]:
-    return [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+    return [t for t in of_torch.tree_leaves(result) if isinstance(t, torch.Tensor)]
 
 
 def is_possible(symbols: Symbols, numbers: Sequence[torch.SymInt], given: Known, known: Known) -> bool:
@@ -122,7 +123,7 @@ def run(symbols: Symbols, operation: Operation, given: Known, known: Known) -> A
     with torch.no_grad(), torch.random.fork_rng([]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            positional, named = tree_map(operand, (list(args), dict(kwargs)))
+            positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)
             return getattr(positional[0], target)(*positional[1:], **named) if kind == "call_method" else target(*positional, **named)
         except Exception:  # noqa: BLE001  (an operation says by an error of any class what it does not take)
             return REFUSED
