@@ -15,9 +15,8 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.known_numbers import Reads
 from dynacompile.capture.operands import first_line, target_name, tensors_in
 from dynacompile.capture.recorded import Operation, memory_of, storage_of
-from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.results import Results
-from dynacompile.capture.small_sizes import before, forget, taken_wrongly
+from dynacompile.capture.small_sizes import before, forget, is_repeatable, taken_wrongly
 from dynacompile.capture.symbols import NeedsNumbers, Symbols
 from dynacompile.capture.tensors.wrappers import refusing
 from dynacompile.capture.values.base import Value
@@ -254,8 +253,8 @@ class GraphState:
             raise unsupported("op-failed", f"{target_name(target)}: {type(reason).__name__}: {first_line(reason)}") from reason
 
     def run_small(self, symbols: Symbols, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None) -> Any:
-        """As `run_once`. Where it would be wrong for some small size that depends on values, the frame breaks if it may, and else a run checks that the size is
-        another."""
+        """As `run_once`. Where its result would be wrong for a small size that depends on values, the frame breaks if it may; else each call checks that the
+        size is another one."""
         if any(isinstance(value, torch.SymBool) and unbacked(value) for value in (*args, *kwargs.values())):
             raise unsupported("data-dependent-branch", f"a truth value that {target_name(target)} takes")
         known = before(symbols)
@@ -264,7 +263,7 @@ class GraphState:
         except Exception:
             forget(symbols, known)
             raise
-        if kind == "call_method" or is_of_torch(target):
+        if is_repeatable(kind, target):
             for symbol, small, fails in taken_wrongly(symbols, (kind, target, args, kwargs), result, known):
                 if self.if_whole and not fails:
                     raise unsupported("data-dependent-shape", target_name(target))

@@ -56,6 +56,9 @@ PROMOTING = frozenset(["where", *(name + end for name in ("clamp", "clip", "clam
 COMPUTING = frozenset({"lerp", "lerp_", "addcmul", "addcmul_", "addcdiv", "addcdiv_"})
 """Those whose kernels for half precision take the number as one of single precision."""
 
+AS_FLOATS = frozenset({"pad"})
+"""Those that make a float of the number."""
+
 Test = Callable[[Sequence[Any], Mapping[str, Any]], bool]
 REFUSED: dict[str, tuple[str, Test]] = {}
 """By operation: what is refused, in words, and whether it is here."""
@@ -74,7 +77,10 @@ ORDERS = ("lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equa
 BOUNDED = ("clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "threshold")
 
 
-@row("an order of complex numbers", *(name + end for name in (*ORDERS, *BOUNDED) for end in ("", "_")), "_threshold")
+LISTS = ("_foreach_clamp_min", "_foreach_clamp_max", "_foreach_maximum", "_foreach_minimum")
+
+
+@row("an order of complex numbers", *(name + end for name in (*ORDERS, *BOUNDED, *LISTS) for end in ("", "_")), "_threshold")
 def order_of_complex_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return any(isinstance(value, complex) for value in (*args, *kwargs.values())) or any(t.dtype.is_complex for t in tensors_in((args, kwargs)))
 
@@ -133,7 +139,10 @@ def check_numbers(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         return
     if found is not None and found[1](args, kwargs):
         raise unsupported("op-failed", f"{name}: {found[0]}")
-    if places is not None and any(not holds(dtype, number) for number in numbers_at(places, args, kwargs) for dtype in dtypes_of(name, args, kwargs, number)):
+    numbers = () if places is None else numbers_at(places, args, kwargs)
+    if name in AS_FLOATS:
+        numbers = (float(n) if isinstance(n, int) else n for n in numbers)
+    if any(not holds(dtype, number) for number in numbers for dtype in dtypes_of(name, args, kwargs, number)):
         raise unsupported("op-failed", f"{name}: a number that the type of its result can't hold")
 
 
@@ -162,12 +171,13 @@ def dtypes_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], number:
 
 
 def holds(dtype: torch.dtype, number: Number) -> bool:
-    """Whether a type can hold a number, as eager has it: of types without a sign also what is a negative number there."""
+    """Whether a type can hold a number, as eager has it: types without a sign also hold negative ints."""
     if dtype == torch.bool:
         return True
     if isinstance(number, complex):
         return (dtype.is_complex or not number.imag) and holds(dtype, number.real) and holds(dtype, number.imag)
     if not dtype.is_floating_point and not dtype.is_complex:
         bounds = torch.iinfo(dtype)
-        return math.isfinite(number) and (bounds.min or -bounds.max) <= number <= bounds.max
+        least = bounds.min or (-bounds.max if isinstance(number, int) else 0)
+        return math.isfinite(number) and least <= number <= bounds.max
     return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max

@@ -1,6 +1,6 @@
-"""Sizes that depend on values, where they are 0 or 1. Torch's rules for fakes can't know such a size, and go on as if it were some other number: it meets an
-equal size, `squeeze` leaves it, and there is a greatest of so many numbers. Here an operation is run once more for the small numbers, and what it gives is
-compared with what the rule says of them."""
+"""Sizes that depend on values, where they are 0 or 1. Torch's rules for fakes can't know such a size, and go on as if it were some other number: they take the
+size that it meets for an equal one, `squeeze` leaves it, and `max` finds a greatest element. Here an operation is run again with each of the small numbers in
+the size's place, and the shapes of its results are compared with those that the rule gives."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ import sympy
 import torch
 from torch.fx.node import map_aggregate
 
+from dynacompile.capture.operands import target_name
+from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.symbols import Symbols
 from dynacompile.private import of_torch
 
 SMALL = (1, 0, -1)
-FEW = 1 << 14
-"""Elements of operands that are worth a run on the CPU."""
 OTHER = 7
 """What further numbers of which nothing is known are meanwhile."""
+LENIENT = frozenset({"max", "min", "median", "mode", "adaptive_avg_pool1d"})
+"""Operations that take a dimension without elements on the meta device, and nowhere else."""
+MOST = 1 << 22
+"""Elements of operands with which these run on the CPU."""
 REFUSED = object()
 Known = Mapping[Any, Any]
+"""By symbol, what it is."""
 Operation = tuple[str, Any, Sequence[Any], Mapping[str, Any]]
 """Its kind, target and arguments."""
 
@@ -42,13 +47,14 @@ def before(symbols: Symbols) -> Before:
 
 
 def forget(symbols: Symbols, known: Before) -> None:
-    """Has torch know what it knew before an operation, which failed midway."""
+    """Takes back what torch has found in an operation that failed midway."""
     env = symbols.env
     for table, found in ((env.replacements, known.equal), (env.var_to_range, known.bounds)):
         table.clear()
         table.update(found)
     for listed in env.deferred_runtime_asserts.values():
         listed[:] = [assumption for assumption in listed if assumption.expr in known.conditions]
+    env.num_deferred_runtime_asserts = len(conditions(symbols))
     env._update_version_counter()
 
 
@@ -56,8 +62,18 @@ def conditions(symbols: Symbols) -> list[Any]:
     return [assumption.expr for listed in symbols.env.deferred_runtime_asserts.values() for assumption in listed]
 
 
+def is_repeatable(kind: str, target: Any) -> bool:
+    """Whether an operation is one of torch's own, which does nothing but compute: others may talk to processes, or run a user's code."""
+    if isinstance(target, of_torch.OpOverload):
+        return target.namespace == "aten"
+    if isinstance(target, of_torch.OpOverloadPacket):
+        return target._qualified_op_name.startswith("aten::")
+    module = str(getattr(target, "__module__", None) or "torch")
+    return kind == "call_method" or (is_of_torch(target) and not module.startswith((torch.distributed.__name__, "torch._higher_order_ops")))
+
+
 def taken_wrongly(symbols: Symbols, operation: Operation, result: Any, known: Before) -> Iterator[tuple[Any, int, bool]]:
-    """The symbols, with a number each, for which an operation gives something else than its rule says; and whether it gives nothing, but an error."""
+    """Symbols, each with a number for which the operation's results have other shapes than its rule gives; and whether it raises an error there."""
     numbers = [n for value in of_torch.tree_leaves(operation[2:]) for n in numbers_of(value)]
     found = [c for c in conditions(symbols) if c not in known.conditions]
     of_values = tuple(dict.fromkeys(s for n in numbers for s in n.node._expr.xreplace(known.equal).free_symbols if s in symbols.unbacked))
@@ -72,8 +88,8 @@ def taken_wrongly(symbols: Symbols, operation: Operation, result: Any, known: Be
                     yield those[0], small, True
                 continue
             broken = any(c.free_symbols & given.keys() and c.xreplace(given).xreplace(sizes(symbols, c)) == sympy.false for c in found)
-            pairs = zip(tensors(result), tensors(made), strict=True)
-            if broken or not all(fits(symbols, rule, real, given, known.equal) for rule, real in pairs):
+            rules, real = tensors(result), tensors(made)
+            if broken or len(rules) != len(real) or not all(fits(symbols, *pair, given, known.equal) for pair in zip(rules, real)):
                 yield those[0], small, False
 
 
@@ -108,19 +124,19 @@ def number(symbols: Symbols, value: Any, given: Known, known: Known) -> Any:
 
 
 def run(symbols: Symbols, operation: Operation, given: Known, known: Known) -> Any:
-    """What an operation gives for zeros, whose other sizes are those of this call; REFUSED where it does not take them. given: a number for a symbol.
-
-    Where there are few of them, they are on the CPU: operations on the meta device take some operands that have no elements where others refuse them."""
+    """What an operation gives for operands without data, whose other sizes are those of this call; REFUSED where it does not take them. given: a number for a
+    symbol."""
     kind, target, args, kwargs = operation
-    shapes = [[number(symbols, n, given, known) for n in value.shape] for value in tensors(operation[2:])]
-    device = "cpu" if sum(map(math.prod, shapes)) <= FEW else "meta"
+    device = "meta"
+    if target_name(target) in LENIENT and sum(math.prod(number(symbols, n, given, known) for n in t.shape) for t in tensors(operation[2:])) <= MOST:
+        device = "cpu"
 
     def operand(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return torch.zeros([number(symbols, n, given, known) for n in value.shape], dtype=value.dtype, device=device)
         return torch.device(device) if isinstance(value, torch.device) else number(symbols, value, given, known)
 
-    with torch.no_grad(), torch.random.fork_rng([]), warnings.catch_warnings():
+    with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)

@@ -21,7 +21,7 @@ def ceil_div(count: Extent, unit: int) -> Extent:
 
 
 def derived(op: str, a: Extent, b: Extent) -> Symbol:
-    """What is computed once per call of extents, as a symbol; equal ones have equal names."""
+    """What is computed once per call of extents, as a symbol; equal ones have equal names. Its example is 0 where the divisor's is."""
     x, y = hint(a), hint(b)
     low_a, high_a = (a, a) if isinstance(a, int) else a.bounds()
     low_b, high_b = (b, b) if isinstance(b, int) else b.bounds()
@@ -29,12 +29,12 @@ def derived(op: str, a: Extent, b: Extent) -> Symbol:
     high: int | None = None
     match op:
         case "floordiv":
-            value = x // y
+            value = x // y if y else 0
             positive = low_a is not None and low_a >= 0
             low = None if low_a is None or not positive else low_a // high_b if high_b is not None else 0
             high = high_a // max(low_b or 1, 1) if high_a is not None and positive else None
         case "mod":
-            value, high = x % y, None if high_b is None else high_b - 1
+            value, high = x % y if y else 0, None if high_b is None else high_b - 1
         case "min":
             value, low = min(x, y), None if low_a is None or low_b is None else min(low_a, low_b)
             high = min((h for h in (high_a, high_b) if h is not None), default=None)

@@ -6,6 +6,7 @@ result itself, then has strides that eager's has not.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -130,11 +131,11 @@ LAYOUTS: Mapping[Any, Layout] = {
 
 def is_widened_early(func: Any, made: Any, args: tuple[Any, ...]) -> bool:
     """Whether torch's rule widens operands of half precision before it looks at their strides, and one of them is expanded, which makes it dense. Eager's
-    kernel looks at the operands as they are; on CPUs those of several types are widened first in eager, too."""
+    kernel looks at the operands as they are, but on CPUs at those of another type than all have in common, which are converted first."""
     tensors = [a for a in args if isinstance(a, torch.Tensor) and a.dim() > 1]
     if len(tensors) < 2 or not isinstance(made, torch.Tensor) or not any(a.dtype in HALVES and is_expanded(a) for a in tensors):
         return False
-    if made.device.type == "cpu" and len({a.dtype for a in tensors}) > 1:
+    if made.device.type == "cpu" and functools.reduce(torch.promote_types, (a.dtype for a in tensors)) not in HALVES:
         return False
     return torch.Tag.pointwise in func.tags and not func._schema.is_mutable
 

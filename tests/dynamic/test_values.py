@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import dynacompile
+from dynacompile.capture.small_sizes import is_repeatable
 from dynacompile.errors import Unsupported
 from dynacompile.ir.symbolic_graphs import picked
 from tests.dynamic.varying import check_varying
@@ -252,3 +253,34 @@ def test_small_sizes_are_as_in_eager(name):
                 continue
             assert found.shape == expected.shape
             assert torch.equal(found, expected)
+
+
+def test_only_what_is_of_torch_alone_is_run_again_for_small_sizes():
+    """An operator of a user's may do more than compute, and a collective waits for other processes."""
+    runs = []
+
+    @torch.library.custom_op("tests_small_sizes::counted", mutates_args=())
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        runs.append(x.shape)
+        return x + 1
+
+    @counted.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    compiled = dynacompile.compile(lambda x: torch.ops.tests_small_sizes.counted(x[x > 0]) * 2, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(X[0]), (X[0][X[0] > 0] + 1) * 2)
+    assert runs == [torch.Size([3])]
+    assert not is_repeatable("call_function", torch.ops._c10d_functional.all_reduce.default)
+    assert not is_repeatable("call_function", torch.ops._c10d_functional.all_to_all_single)
+    assert is_repeatable("call_function", torch.ops.aten.squeeze.default)
+
+
+def test_a_size_that_an_example_divides_by_zero():
+    def divided(x, y, count):
+        parts = y.reshape(x.shape[0], -(-count.item() // 2), -1)
+        return parts[parts > 0].sum() * y, parts
+
+    args = torch.ones(3), torch.linspace(-1, 2, 12), n(4)
+    compiled = dynacompile.compile(divided, dynamic=True, fullgraph=True, options={"fallback": "none"})
+    torch.testing.assert_close(compiled(*args), divided(*args))

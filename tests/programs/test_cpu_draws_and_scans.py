@@ -186,3 +186,16 @@ def test_a_backward_refuses_what_was_written_behind_a_running_extremum(name):
     x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         values.sum().backward()
+
+
+def test_dropout_that_leaves_all_as_it_is_gives_a_tensor_of_its_own():
+    def written(x):
+        kept, mask = torch.native_dropout(x, 0.5, False)
+        kept.add_(1)
+        return x * 2, kept, mask
+
+    x = torch.ones(4)
+    kept = dynacompile.compile(lambda x: torch.native_dropout(x, 0.5, False)[0], fullgraph=True)(x)
+    assert kept.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+    torch.testing.assert_close(dynacompile.compile(written, fullgraph=True)(x), written(x))
+    assert torch.equal(x, torch.ones(4))

@@ -324,11 +324,14 @@ PAIRS = {
     "two": lambda x, y: (x + y, y + x, x / y, torch.maximum(x, y), torch.atan2(x, y), x < y, x.sub(y, alpha=2)),
     "three": lambda x, y: (torch.addcmul(x, x, y), torch.where(x > 0, x, y)),
     "views of the result": lambda x, y: ((x + y).transpose(1, 2).reshape(2, 7, -1), (x + y).float() @ y.mT.float()),
-    "written": lambda x, y: (y.clone().add_(x), y.clone().clamp_(min=x)),
+    "written": lambda x, y: (y.clone().add_(x), y.clone().clamp_(min=x)) if y.is_floating_point() else x.clone().add_(y),
 }
 
 
-@pytest.mark.parametrize("dtypes", [(torch.float16, torch.float16), (torch.bfloat16, torch.float32), (torch.float32, torch.float32)], ids=str)
+KINDS = [(torch.float16, torch.float16), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.int64), (torch.float32, torch.float32)]
+
+
+@pytest.mark.parametrize("dtypes", KINDS, ids=str)
 @pytest.mark.parametrize("name", PAIRS)
 def test_an_expanded_operand_leaves_the_layout_to_the_other(name, dtypes):
     def story(wrap):

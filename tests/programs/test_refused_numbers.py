@@ -22,11 +22,13 @@ torch.add(i, i, alpha=300); torch.sub(h, h, alpha=1e38); torch.rsub(i, i, alpha=
 torch.addmm(m, m, m, beta=1e300); torch.addmv(m[0], m, m[0], alpha=1e300); torch.baddbmm(m[None], m[None], m[None], beta=1e300)
 torch.linspace(0, 1e38, 3, dtype=HALF); torch.randint(0, 300, (2,), dtype=INT8); torch.randperm(300, dtype=INT8); torch.scalar_tensor(300, dtype=INT8)
 F.pad(i, (1, 1), value=300); F.threshold(h, 0, 1e38); F.hardtanh(i, -300, 300); F.hardshrink(h, 1e38); i.expand(3, 3).clone().fill_diagonal_(300)
+torch.full((2,), -0.5, dtype=torch.uint8); F.pad(i.to(torch.uint8), (1, 1), value=-1)
 torch.lerp(m, m, 1j); torch._foreach_clamp_max([i], 300); torch._foreach_maximum([i, i], [1, 300])
 """
 OTHERS = """
 i ** -1; torch.pow(i, -2); torch._foreach_pow([i], -1); F.celu(m, 0.0); F.smooth_l1_loss(m, m, beta=-1.0); torch.mvlgamma(m, 0); F.softmax(h, 3)
 torch.empty_strided((2,), (-1,)); torch.searchsorted(m, m, side="bad"); F.conv1d(m[None], m[None], dilation=0); h[:0].max(); torch.gcd(i, h)
+torch._foreach_clamp_max([h], 1j)
 torch.heaviside(h, i); m.cfloat() < 2; h <= 1j; m.cfloat().clamp_(max=1); F.hardtanh(m.cfloat()); torch.bitwise_and(h, 1); torch.polar(h, h)
 """
 TAKEN = """
