@@ -130,14 +130,22 @@ LAYOUTS: Mapping[Any, Layout] = {
 
 
 def is_widened_early(func: Any, made: Any, args: tuple[Any, ...]) -> bool:
-    """Whether torch's rule widens operands of half precision before it looks at their strides, and one of them is expanded, which makes it dense. Eager's
-    kernel looks at the operands as they are, but on CPUs at those of another type than all have in common, which are converted first."""
+    """Whether torch's rule converts an expanded operand before it looks at strides, which makes it dense: of half precision to float32, and of other types to
+    the one in which the operation computes. Eager's kernels look at operands as they are, but on CPUs at those of other types than the common one."""
     tensors = [a for a in args if isinstance(a, torch.Tensor) and a.dim() > 1]
-    if len(tensors) < 2 or not isinstance(made, torch.Tensor) or not any(a.dtype in HALVES and is_expanded(a) for a in tensors):
+    if len(tensors) < 2 or not isinstance(made, torch.Tensor) or not any(map(is_expanded, tensors)):
         return False
-    if made.device.type == "cpu" and functools.reduce(torch.promote_types, (a.dtype for a in tensors)) not in HALVES:
+    if torch.Tag.pointwise not in func.tags or func._schema.is_mutable:
         return False
-    return torch.Tag.pointwise in func.tags and not func._schema.is_mutable
+    common = functools.reduce(torch.promote_types, (a.dtype for a in tensors))
+    if made.device.type == "cpu":
+        return common in HALVES
+    return any(is_expanded(a) and a.dtype != wide_type(common, made) for a in tensors)
+
+
+def wide_type(common: torch.dtype, made: torch.Tensor) -> torch.dtype:
+    """The type in which an operation computes: not in half precision, nor in ints where it gives floats."""
+    return torch.float32 if common in HALVES or (made.is_floating_point() and not (common.is_floating_point or common.is_complex)) else common
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:
@@ -145,14 +153,18 @@ def is_expanded(tensor: torch.Tensor) -> bool:
 
 
 def as_wide(run: Run, func: Any, made: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """The result with the strides that it has of operands of float32."""
-    wide = [run(aten.new_empty_strided.default, a, a.size(), a.stride(), dtype=torch.float32) if is_half(a) else a for a in args]
-    like = run(func, *wide, **kwargs)
+    """The result with the strides that it has of operands that need no conversion; on CPUs those of other types than the common one still do."""
+    tensors = [a for a in args if isinstance(a, torch.Tensor) and a.dim() > 0]
+    common = functools.reduce(torch.promote_types, (a.dtype for a in tensors))
+    wide = wide_type(common, made)
+
+    def operand(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.dim() == 0 or (made.device.type == "cpu" and value.dtype != common):
+            return value
+        return run(aten.new_empty_strided.default, value, value.size(), value.stride(), dtype=wide)
+
+    like = run(func, *map(operand, args), **kwargs)
     return made if like.stride() == made.stride() else run(aten.new_empty_strided.default, made, made.size(), like.stride())
-
-
-def is_half(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in HALVES and value.dim() > 0
 
 
 def laid_out(layout: Layout, run: Run, made: Any, args: tuple[Any, ...]) -> Any:
