@@ -7,7 +7,7 @@ result itself, then has strides that eager's has not.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -137,10 +137,23 @@ def is_widened_early(func: Any, made: Any, args: tuple[Any, ...]) -> bool:
         return False
     if torch.Tag.pointwise not in func.tags or func._schema.is_mutable:
         return False
-    common = functools.reduce(torch.promote_types, (a.dtype for a in tensors))
+    operands = [a for a in tensors if not is_mask(func, a)]
+    common = common_type(operands)
     if made.device.type == "cpu":
         return common in HALVES
-    return any(is_expanded(a) and a.dtype != wide_type(common, made) for a in tensors)
+    return any(is_expanded(a) and a.dtype != wide_type(common, made) for a in operands)
+
+
+def is_mask(func: Any, operand: torch.Tensor) -> bool:
+    """Whether an operand says where others are taken, which no rule converts."""
+    return func in MASKED and operand.dtype == torch.bool
+
+
+MASKED = frozenset({aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor})
+
+
+def common_type(operands: Sequence[torch.Tensor]) -> torch.dtype:
+    return functools.reduce(torch.promote_types, (a.dtype for a in operands), torch.bool)
 
 
 def wide_type(common: torch.dtype, made: torch.Tensor) -> torch.dtype:
@@ -154,12 +167,11 @@ def is_expanded(tensor: torch.Tensor) -> bool:
 
 def as_wide(run: Run, func: Any, made: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
     """The result with the strides that it has of operands that need no conversion; on CPUs those of other types than the common one still do."""
-    tensors = [a for a in args if isinstance(a, torch.Tensor) and a.dim() > 0]
-    common = functools.reduce(torch.promote_types, (a.dtype for a in tensors))
+    common = common_type([a for a in args if isinstance(a, torch.Tensor) and a.dim() > 0 and not is_mask(func, a)])
     wide = wide_type(common, made)
 
     def operand(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.dim() == 0 or (made.device.type == "cpu" and value.dtype != common):
+        if not isinstance(value, torch.Tensor) or value.dim() == 0 or is_mask(func, value) or (made.device.type == "cpu" and value.dtype != common):
             return value
         return run(aten.new_empty_strided.default, value, value.size(), value.stride(), dtype=wide)
 

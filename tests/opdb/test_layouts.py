@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import dynacompile
 from dynacompile.ir.fakes import fake_mode, fake_of
+from dynacompile.ir.looks import new_fake
 
 MADE_OF_NOTHING = ("empty", "new_empty")  # whose memory is laid out as asked for
 MOST_SAMPLES = 2
@@ -150,3 +151,21 @@ def test_views_of_results(name, backend, dynamic):
     got, expected = dynacompile.compile(function, dynamic=dynamic, fullgraph=True, **options)(*args), function(*args)
     torch.testing.assert_close(got, expected)
     assert got.stride() == expected.stride()
+
+
+BESIDE = {
+    "add": lambda mask, x, y: x + y,
+    "where": lambda mask, x, y: torch.where(mask, x, y),
+    "a comparison": lambda mask, x, y: x < y,
+}
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float16, torch.float16), (torch.int64, torch.bfloat16), (torch.float32, torch.float64)], ids=str)
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_expanded_operand_of_another_type_leaves_the_layout_to_the_other_on_gpus(name, dtypes):
+    """As measured on a GPU, of which these are fakes."""
+    mode, device = fake_mode(), torch.device("cuda")
+    mask, x = (new_fake(mode, (2, 3, 4), (0, 1, 0), dtype, device) for dtype in (torch.bool, dtypes[0]))
+    y = new_fake(mode, (2, 3, 4), (3, 1, 6), dtypes[1], device)
+    with mode:
+        assert BESIDE[name](mask, x, y).stride() == (3, 1, 6)
