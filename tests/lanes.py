@@ -27,7 +27,7 @@ COSTS = TESTS / "costs.json"
 BUDGET = 130.0
 """CPU seconds of all tests of the fast lane. Collection and imports, on each of two workers, come on top."""
 COSTLY = 1.0
-SHARE = 0.7
+SHARE = 0.4
 """CPU seconds of all cases of one test that `make test` runs."""
 Costs = Mapping[str, Mapping[str, float]]
 """For each file, by its path below this folder: the seconds of costly tests by name, and under "" of all else."""

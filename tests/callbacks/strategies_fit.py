@@ -298,6 +298,7 @@ ALONE = {
     "synchronized batch norm": (synchronized_batch_norm, 0),
 }
 """Functions that make several fits, and how many of these are with the callback on the first rank."""
+FURTHER = frozenset({"ddp, accumulation", "ddp, static graph, compressed", "fsdp2, blocks", "from one rank to two and back"})
 
 
 def main() -> None:

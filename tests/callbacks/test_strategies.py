@@ -11,8 +11,9 @@ import pytest
 from lightning.pytorch.strategies import FSDPStrategy
 
 from dynacompile.callbacks import DynamoCallback
+from tests.asked import asked
 from tests.callbacks.projects import QUIET, Project, loader
-from tests.callbacks.strategies_fit import ALONE, CASES
+from tests.callbacks.strategies_fit import ALONE, CASES, FURTHER
 from tests.distributed.ranks import Ended, start
 from tests.forked import LIGHTNING, run
 
@@ -25,20 +26,25 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ended(folder) -> list[Ended]:
-    return start("tests.callbacks.strategies_fit", str(folder), timeout=280)
+def cases(request) -> list[str]:
+    return [case["case"] for case in asked(request, "test_both_ranks_train_as_without_the_callback")]
+
+
+@pytest.fixture(scope="module")
+def ended(folder, cases) -> list[Ended]:
+    return start("tests.callbacks.strategies_fit", str(folder), *(cases or ["ddp"]), timeout=280)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*CASES, *ALONE])
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.further] if case in FURTHER else []) for case in (*CASES, *ALONE)])
 def test_both_ranks_train_as_without_the_callback(case, ended):
     for rank, process in enumerate(ended):
         assert f"held {case}" in process.out.splitlines(), f"rank {rank} ended with {process.code}:\n{process.err[-3000:]}"
 
 
 @pytest.mark.slow
-def test_the_closing_screen_is_the_first_ranks_alone(ended):
-    assert [process.out.count(SCREEN) for process in ended] == [len(CASES) + sum(fits for _, fits in ALONE.values()), 0]
+def test_the_closing_screen_is_the_first_ranks_alone(ended, cases):
+    assert [process.out.count(SCREEN) for process in ended] == [sum(ALONE[case][1] if case in ALONE else 1 for case in cases or ["ddp"]), 0]
 
 
 @pytest.mark.slow

@@ -145,7 +145,7 @@ def test_what_auto_has_chosen_is_used_again_by_the_command_that_the_file_names(t
     assert "compile=chosen" in again.stdout and "recompile_limit=5" in again.stdout, again.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.further
 def test_optuna_maximises_the_speed_up(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
     search = ("hydra/sweeper=optuna", "objective=compile/speedup", "hydra.sweeper.direction=maximize", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=1")

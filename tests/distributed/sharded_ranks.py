@@ -227,21 +227,30 @@ def built_on_meta() -> None:
     assert counts == ENTRIES, counts
 
 
-def gathered_by_parameter() -> None:
+FEW, JOINED = {"flight_bytes": 1 << 11}, {"collective_bytes": 1 << 12}
+GATHERED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "kept": ({}, {}),
+    "again": ({}, {"regather": True}),
+    "again, as the user says, few at a time": ({"contexts": gathers_again}, FEW),
+    "again, few at a time, joined": ({}, {"regather": True, **FEW, **JOINED}),
+    "uneven, few at a time": ({"uneven": True}, FEW),
+    "uneven, again, few at a time, joined": ({"uneven": True}, {"regather": True, **FEW, **JOINED}),
+}
+"""Arguments of by_parameter, and options."""
+
+
+def gathered_by_parameter(name: str) -> Callable[[], None]:
     """Collectives in the graph, which is one: parameters are gathered where they are read, all kept or gathered again, few at a time, or joined."""
-    few, joined = {"flight_bytes": 1 << 11}, {"collective_bytes": 1 << 12}
-    for how, options in (
-        ({}, {}),
-        ({}, {"regather": True}),
-        ({"contexts": gathers_again}, few),
-        ({}, {"regather": True, **few, **joined}),
-        ({"uneven": True}, few),
-        ({"uneven": True}, {"regather": True, **few, **joined}),
-    ):
+    how, options = GATHERED[name]
+
+    def case() -> None:
         wanted, _ = counted(eager, trained, by_parameter(Net(), **how))
         found, counts = counted(partial(dynacompile.compile, fullgraph=True, options=options), trained, by_parameter(Net(), **how))
         same(found, wanted)
-        assert counts == {"Compiled": 1, "Recompiled": 0, "LimitHit": 0, "FrameSkipped": 0}, (how, options, counts)
+        assert counts == {"Compiled": 1, "Recompiled": 0, "LimitHit": 0, "FrameSkipped": 0}, counts
+
+    case.__name__ = f"gathered by parameter, {name}"
+    return case
 
 
 def by_parameter(net: Net, uneven: bool = False, **how: Any) -> nn.Module:
@@ -342,10 +351,11 @@ CASES = (
     accumulated,
     synchronized_last,
     checkpointed_by_wrappers,
-    gathered_by_parameter,
+    *map(gathered_by_parameter, GATHERED),
     built_on_meta,
     state_dicts,
 )
+FURTHER = frozenset({f"gathered by parameter, {name}" for name in ("again", "again, as the user says, few at a time", "uneven, few at a time")})
 
 
 if __name__ == "__main__":

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed.ddp_ranks import CASES
+from tests.asked import asked, cases_of
+from tests.distributed import ddp_ranks
 from tests.distributed.ranks import Ended, start
 
 
 @pytest.fixture(scope="module")
-def ended() -> list[Ended]:
-    return start("tests.distributed.ddp_ranks")
+def ended(request) -> list[Ended]:
+    return start("tests.distributed.ddp_ranks", *(case["case"] for case in asked(request, "test_both_ranks_train_as_in_eager")))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case.__name__ for case in CASES])
+@pytest.mark.parametrize("case", cases_of(ddp_ranks))
 def test_both_ranks_train_as_in_eager(case, ended):
     for rank, process in enumerate(ended):
         assert f"held {case}" in process.out.splitlines(), f"rank {rank} ended with {process.code}:\n{process.err[-3000:]}"

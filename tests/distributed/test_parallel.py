@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import pytest
 
+from tests.asked import asked, cases_of
 from tests.distributed import parallel_ranks, square_ranks
 from tests.distributed.ranks import Ended, start
 
 
 @pytest.fixture(scope="module")
-def ended() -> list[Ended]:
-    return start("tests.distributed.parallel_ranks")
+def ended(request) -> list[Ended]:
+    return start("tests.distributed.parallel_ranks", *(case["case"] for case in asked(request, "test_both_ranks_compute_as_in_eager")))
+
+
+@pytest.fixture(scope="module")
+def square(request) -> list[Ended]:
+    return start("tests.distributed.square_ranks", *(case["case"] for case in asked(request, "test_four_ranks_compute_as_in_eager")), ranks=4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case.__name__ for case in parallel_ranks.CASES])
+@pytest.mark.parametrize("case", cases_of(parallel_ranks))
 def test_both_ranks_compute_as_in_eager(case, ended):
     held(case, ended)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case.__name__ for case in square_ranks.CASES])
-def test_four_ranks_compute_as_in_eager(case):
-    held(case, start("tests.distributed.square_ranks", case, ranks=4))
+@pytest.mark.parametrize("case", cases_of(square_ranks))
+def test_four_ranks_compute_as_in_eager(case, square):
+    held(case, square)
 
 
 def held(case: str, ended: list[Ended]) -> None:

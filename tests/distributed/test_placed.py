@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.asked import asked
 from tests.distributed import backward_ranks, placed_ranks
 from tests.distributed.ranks import Ended, start
 
@@ -11,8 +12,9 @@ MODULES = {case.__name__: module.__name__ for module in (placed_ranks, backward_
 
 
 @pytest.fixture(scope="module")
-def ended() -> dict[str, list[Ended]]:
-    return {module: start(module) for module in dict.fromkeys(MODULES.values())}
+def ended(request) -> dict[str, list[Ended]]:
+    cases = [case["case"] for case in asked(request, "test_both_ranks_compute_as_in_eager")]
+    return {module: start(module, *(case for case in cases if MODULES[case] == module)) for module in {MODULES[case] for case in cases}}
 
 
 @pytest.mark.slow

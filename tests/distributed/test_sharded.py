@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed import fsdp1_ranks
+from tests.asked import asked, cases_of
+from tests.distributed import fsdp1_ranks, sharded_ranks
 from tests.distributed.ranks import Ended, start
-from tests.distributed.sharded_ranks import CASES
 
 
 @pytest.fixture(scope="module")
-def ended() -> list[Ended]:
-    return start("tests.distributed.sharded_ranks")
+def ended(request) -> list[Ended]:
+    return start("tests.distributed.sharded_ranks", *(case["case"] for case in asked(request, "test_both_ranks_train_as_in_eager")))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case.__name__ for case in CASES])
+@pytest.mark.parametrize("case", cases_of(sharded_ranks))
 def test_both_ranks_train_as_in_eager(case, ended):
     for rank, process in enumerate(ended):
         assert f"held {case}" in process.out.splitlines(), f"rank {rank} ended with {process.code}:\n{process.err[-3000:]}"
 
 
 @pytest.fixture(scope="module")
-def wrapped() -> list[Ended]:
-    return start("tests.distributed.fsdp1_ranks")
+def wrapped(request) -> list[Ended]:
+    return start("tests.distributed.fsdp1_ranks", *(case["case"] for case in asked(request, "test_both_ranks_train_as_in_eager_under_fsdp1")))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case.__name__ for case in fsdp1_ranks.CASES])
+@pytest.mark.parametrize("case", cases_of(fsdp1_ranks))
 def test_both_ranks_train_as_in_eager_under_fsdp1(case, wrapped):
     for rank, process in enumerate(wrapped):
         assert f"held {case}" in process.out.splitlines(), f"rank {rank} ended with {process.code}:\n{process.err[-3000:]}"

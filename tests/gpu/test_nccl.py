@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.distributed import backward_ranks, context_ranks, ddp_ranks, fsdp1_ranks, parallel_ranks, pipeline_ranks, placed_ranks, sharded_ranks
+from tests.distributed import backward_ranks, context_ranks, ddp_ranks, fsdp1_ranks, parallel_ranks, pipeline_ranks, placed_ranks, sharded_ranks, square_ranks
 from tests.distributed.ranks import Ended, start
 from tests.fuzz import placed
 
@@ -41,4 +41,6 @@ def test_random_programs_over_two_gpus(backend):
 
 @needs_four
 def test_four_gpus_compute_as_in_eager():
-    held("cut_both_ways", start("tests.distributed.square_ranks", ranks=4, RANKS_DEVICE="cuda"))
+    ended = start("tests.distributed.square_ranks", ranks=4, RANKS_DEVICE="cuda")
+    for case in square_ranks.CASES:
+        held(case.__name__, ended)
