@@ -19,6 +19,7 @@ import torch
 import torch.fx
 from torch.nn import functional as F
 
+from dynacompile.autograd.logit_points import CASTS, IN_PLACE, NAMES, logits_of, point_of, writes_what_is_kept, written_before
 from dynacompile.autograd.picked_classes import LOG_SOFTMAX, PICKS, SOFTMAX, kind_of, picked_arguments
 from dynacompile.env import Env
 from dynacompile.events import LossChunked
@@ -29,6 +30,7 @@ from dynacompile.ops.chunked_losses import (
     has_wide_sums,
     hold_indexed,
     hold_linear,
+    hold_point,
     hold_product,
     hold_reshaped,
     hold_same,
@@ -57,7 +59,6 @@ LEAST_SHARE = 1 / 16
 LINEAR = frozenset({F.linear})
 PRODUCTS = frozenset({torch.matmul, operator.matmul, torch.mm, "matmul", "mm", "__matmul__"})
 RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", torch.reshape, torch.flatten, torch.squeeze, torch.unsqueeze})
-CASTS = frozenset({"float", "double", "to", "type", "contiguous", "type_as"})
 SOFTMAXES = LOG_SOFTMAX | SOFTMAX
 FLOATS = (torch.float32, torch.float64, *HALVES)
 
@@ -196,16 +197,18 @@ def chain_to(node: Node, loss: Node) -> tuple[list[Node], str, list[Node]]:
     path: list[Node] = []
     while True:
         node = chain[0]
-        others = [u for u in node.users if u is not user]
+        written = written_before(node, user)
+        others = [u for u in node.users if u is not user and u not in written]
         if len(others) == 1 and not path and (found := path_to_logarithms(others[0])):
             path, others = found, []
         if others or sum(a is node for a in all_arguments(user)) != 1:
             names = sorted(str(getattr(u.target, "__name__", u.target)) for u in others)
             reason = f"the logits have another use: {', '.join(names) or 'the loss itself'}"
+        chain[1:1] = written
         if node.target in LINEAR or node.target in PRODUCTS:
             return chain, reason, path
-        source = node.args[0] if node.args else None
-        if node.target not in FOLLOWED or not isinstance(source, Node):
+        source = logits_of(node) if node.target in NAMES else node.args[0] if node.args and node.target in FOLLOWED else None
+        if not isinstance(source, Node):
             return [], reason, path
         chain.insert(0, source)
         user = node
@@ -229,6 +232,10 @@ def refused_logarithms(path: Sequence[Node], node: Node, given: dict[str, Any], 
         return "gradients end between the layer and the logarithms"
     before = chain[: chain.index(read) + 1]  # type: ignore[arg-type]
     of_rows = read.meta["val"].shape[:-1].numel() == given["target"].meta["val"].numel()  # type: ignore[union-attr]
+    if any(n.target in NAMES for n in chain[len(before) :]):
+        return "the logarithms are not those of the loss's logits"
+    if any(is_rounding(a, b) for a, b in zip((read, *path), path[:-1])):  # type: ignore[arg-type]
+        return "the logarithms are those of rounded logits"
     if any(n.target in TURNS or n.target in SOFTMAXES for n in before) or not of_rows:
         return "the logarithms are not those of the loss's rows"
     bound = LOGSUMEXP.bind(*last.args, **last.kwargs).arguments
@@ -250,6 +257,7 @@ def all_arguments(node: Node) -> list[object]:
 
 INDEXES = frozenset({operator.getitem, "__getitem__"})
 TURNS = frozenset({"transpose", "permute", "swapaxes", "mT", torch.transpose, torch.permute, torch.swapaxes})
+POINTS = CASTS | NAMES.keys()
 FOLLOWED = RESHAPES | CASTS | SOFTMAXES | INDEXES | TURNS
 
 
@@ -310,13 +318,34 @@ def steps_of(chain: Sequence[Node]) -> tuple[list[tuple[Callable, tuple]], bool]
     operands = tuple(all_arguments(layer))
     steps: list[tuple[Callable, tuple]] = [(hold_linear if layer.target in LINEAR else hold_product, operands)]
     turned = False
-    for before, node in zip(chain, chain[1:]):
-        step = step_of(before, node, turned)
-        if step is None:
+    last = max((i for i, n in enumerate(chain) if i and (n.target in NAMES or is_rounding(chain[i - 1], n))), default=0)
+    for i, (before, node) in enumerate(zip(chain, chain[1:]), 1):
+        step = point_step(before, node) if i <= last and node.target in POINTS else step_of(before, node, turned)
+        if step is None or (node.target in SOFTMAXES and i < last):
             return None
         steps.append(step)
         turned = turned or node.target in TURNS
     return steps, turned
+
+
+def is_rounding(before: Node, node: Node) -> bool:
+    """Whether a node is a cast that loses digits."""
+    return node.target in CASTS and isinstance(node.meta.get("val"), FakeTensor) and loses_digits(before.meta["val"], node.meta["val"])
+
+
+def loses_digits(read: torch.Tensor, made: torch.Tensor) -> bool:
+    return made.dtype != read.dtype and made.dtype.itemsize <= read.dtype.itemsize
+
+
+def point_step(before: Node, node: Node) -> tuple[Callable, tuple] | None:
+    """What an operation on each logit does instead, or a cast before the last of these: it decides how their results are rounded."""
+    read, made = before.meta["val"], node.meta.get("val")
+    point = point_of(node) if node.target in NAMES else ("cast", ())
+    if node.target in IN_PLACE and writes_what_is_kept(before):
+        return None  # which eager's autograd refuses
+    if point is None or type(made) is not FakeTensor or made.shape != read.shape or made.device != read.device or made.dtype not in FLOATS:
+        return None
+    return hold_point, (before, *point, made.dtype, node.target in IN_PLACE)
 
 
 def step_of(before: Node, node: Node, turned: bool) -> tuple[Callable, tuple] | None:
@@ -324,7 +353,7 @@ def step_of(before: Node, node: Node, turned: bool) -> tuple[Callable, tuple] | 
     read, made = before.meta["val"], node.meta.get("val")
     if type(made) is not FakeTensor or any(not isinstance(n, int) for n in made.shape) or made.device != read.device:
         return None
-    if made.dtype not in FLOATS or (made.dtype != read.dtype and made.dtype.itemsize <= read.dtype.itemsize):
+    if made.dtype not in FLOATS or loses_digits(read, made):
         return None
     if node.target in CASTS:
         return (hold_same, (before,)) if made.shape == read.shape else None

@@ -97,7 +97,9 @@ def is_sum_in_place(low: Lowering, node: torch.fx.Node) -> bool:
     if node.target is ADD_TO:
         return True
     before = node.args[0] if node.target in SUMS else None
-    if not isinstance(before, torch.fx.Node) or before.target not in PRODUCTS or len(before.users) != 1 or before in node.args[1:]:
+    if not isinstance(before, torch.fx.Node) or before.target not in PRODUCTS or before in node.args[1:]:
+        return False
+    if any(u is not node and (u.target is not AFTER or u.args[0] is before) for u in before.users):  # what only waits for it does not read it
         return False
     have, made = low.buffer_of(before), node.meta["val"]
     return (have.size, have.stride) == geometry(made) and have.dtype == made.dtype and have.base is None

@@ -7,6 +7,7 @@ scale of the loss before they are rounded.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,10 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from dynacompile.ops.logit_points import HALVES, ROWS, Passed, Point, wide
 from dynacompile.ops.losses import require_classes
 from dynacompile.ops.reading import Reading
 
-HALVES = (torch.float16, torch.bfloat16)
 LIBRARY = torch.library.Library("dynacompile", "FRAGMENT")
 LIBRARY.define("keep(Tensor value) -> Tensor")
 LIBRARY.define("after(Tensor value, Tensor other) -> Tensor")
@@ -82,14 +83,16 @@ class Held:
 
     def __init__(self, rows: torch.Tensor, *parameters: torch.Tensor | None):
         self.rows, self.parameters = rows, parameters
+        self.points: tuple[Point, ...] = ()
+        self.is_recorded = torch.is_grad_enabled()
 
-    def among(self, rows: torch.Tensor) -> Held:
-        held = Held(rows, *self.parameters)
-        held.read, held.made = self.read, self.made
+    def among(self, rows: torch.Tensor, *points: Point) -> Held:
+        held = copy.copy(self)
+        held.rows, held.points = rows, self.points + points
         return held
 
     read: list[Reading]
-    """Of the layer's operands; of the targets and the classes' weights, too, once both results of a region with two are computed."""
+    """Of the operands of the layer and of the points; of the targets and the classes' weights, too, once both results of a region with two are computed."""
     made: list[torch.Tensor]
     """Of a region with two results: both, the loss and the logarithms, once the first was asked for."""
 
@@ -116,6 +119,16 @@ def hold_indexed(held: Held, index: Any) -> Held:
 
 def hold_same(held: Held) -> Held:
     return held
+
+
+def hold_point(held: Held, name: str, others: Sequence[Any], dtype: torch.dtype, is_written: bool = False) -> Held:
+    """The logits after an operation on each of them (a row of `logit_points.ROWS`), which gives `dtype`. is_written: it writes where they are. Raises
+    WrittenBetween for such a one that autograd does not see and the layer is seen, or the other way round."""
+    if is_written and torch.is_grad_enabled() != held.is_recorded:
+        raise WrittenBetween
+    held.read.extend(Reading.of(o) for o in others if isinstance(o, torch.Tensor))
+    taken = tuple(o.detach() if isinstance(o, torch.Tensor) and not torch.is_grad_enabled() else o for o in others)
+    return held.among(held.rows, Point(name, taken, dtype))
 
 
 def loss_of(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None = None) -> torch.Tensor:
@@ -160,23 +173,24 @@ def computed(held: Held, target: torch.Tensor, loss: Loss, class_weights: torch.
         raise WrittenBetween
     weight, bias = held.parameters
     assert weight is not None
+    scalars = [t for point in held.points for t in point.tensors()]
     operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] = held.rows.reshape(-1, held.rows.shape[-1]), weight, bias
-    flat = target.reshape(-1)
-    is_recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in operands)
+    given: tuple[Any, ...] = target.reshape(-1), loss, class_weights, held.points
+    is_recorded = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*operands, *scalars))
     if loss.reduction != "none" and loss.dtype != torch.float16 and not loss.has_logsumexp:
         if is_recorded:
-            return [OnePass.apply(*operands, flat, loss, class_weights)]
+            return [OnePass.apply(*operands, *given, *scalars)]
         with torch.no_grad():
-            return [Chunks(*operands, flat, loss, class_weights).total()]
+            return [Chunks(*operands, *given).total()]
     if is_recorded:
-        rows, *logarithms = ByRows.apply(*operands, flat, loss, class_weights)
+        rows, *logarithms = ByRows.apply(*operands, *given, *scalars)
     else:
         with torch.no_grad():
-            rows, *logarithms = Chunks(*operands, flat, loss, class_weights).results()
+            rows, *logarithms = Chunks(*operands, *given).results()
     if loss.reduction == "none":
         return [rows.to(loss.result).reshape(target.shape), *logarithms]
     total = rows.sum()
-    return [(total / counted(flat, loss, class_weights) if loss.reduction == "mean" else total).to(loss.result), *logarithms]
+    return [(total / counted(target.reshape(-1), loss, class_weights) if loss.reduction == "mean" else total).to(loss.result), *logarithms]
 
 
 @functools.cache
@@ -205,20 +219,16 @@ def dense(t: torch.Tensor) -> torch.Tensor:
     return t if t.is_contiguous() or (t.dim() == 2 and t.t().is_contiguous()) else t.contiguous()
 
 
-def wide(t: torch.Tensor) -> torch.Tensor:
-    return t.float() if t.dtype in HALVES else t
-
-
 class Rows:
-    """One chunk of the logits, and what its rows have in common. All are numbers of float32 or float64 until `gradient` rounds."""
+    """One chunk of the logits, and what its rows have in common. All are numbers of float32 or float64 until `gradients` rounds."""
 
-    def __init__(self, logits: torch.Tensor, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None):
-        self.loss, self.class_weights = loss, class_weights
+    def __init__(self, logits: torch.Tensor, target: torch.Tensor, loss: Loss, class_weights: torch.Tensor | None, points: Sequence[Point]):
+        self.loss, self.class_weights, self.passed = loss, class_weights, Passed(logits, points)
         classes = torch.arange(logits.shape[1], device=logits.device, dtype=target.dtype)
         self.counts = (target != loss.ignore_index)[:, None]
         self.hit = classes[None, :] == torch.where(self.counts, target[:, None], 0)
         self.exists = None if loss.padded == loss.classes else (classes < loss.classes)[None, :]
-        values = wide(logits)
+        values = wide(self.passed.results[-1])
         if self.exists is not None:
             values = torch.where(self.exists, values, -torch.inf)
         self.row_weights = None if class_weights is None else class_weights[torch.where(self.counts[:, 0], target, 0)][:, None]
@@ -243,8 +253,10 @@ class Rows:
     def logarithms(self) -> torch.Tensor:
         return (self.total.log() + self.top)[:, 0]
 
-    def gradient(self, factor: torch.Tensor, of_logarithms: torch.Tensor | None = None) -> torch.Tensor:
-        """Of the logits. factor: the incoming gradient of all rows, or one for each as a column; of_logarithms: that of the rows' logarithms."""
+    def gradients(self, factor: torch.Tensor, of_logarithms: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """Of the logits, and, of each row, of tensors among the points' operands.
+
+        factor: the incoming gradient of all rows, or one for each as a column; of_logarithms: that of the rows' logarithms."""
         smoothing = self.loss.label_smoothing
         share = self.shifted.exp() / self.total
         own = 1 - smoothing if self.row_weights is None else (1 - smoothing) * self.row_weights
@@ -255,7 +267,10 @@ class Rows:
         elif smoothing and self.class_weights is not None:
             value = value + (smoothing / self.loss.classes) * (share * self.class_weights.sum() - self.class_weights)
         value = torch.where(self.counts, torch.where(self.hit, value - own, value) * factor, 0)
-        return (value if of_logarithms is None else value + share * of_logarithms).to(self.loss.dtype)
+        own_value, *of_others = self.passed.back(value if of_logarithms is None else value + share * of_logarithms)
+        if self.exists is not None and self.passed.points:
+            own_value = torch.where(self.exists, own_value, 0)
+        return [own_value.to(self.loss.dtype), *of_others]
 
 
 def apart(rows: torch.Tensor, places: Sequence[slice]) -> Sequence[torch.Tensor]:
@@ -274,9 +289,10 @@ class Chunks:
         target: torch.Tensor,
         loss: Loss,
         class_weights: torch.Tensor | None,
+        points: Sequence[Point],
         is_checked: bool = False,
     ):
-        self.loss, self.own_weights = loss, class_weights
+        self.loss, self.own_weights, self.points = loss, class_weights, points
         self.target = torch.where(target < 0, target + loss.classes, target) if loss.picks == "index" else target
         more = loss.padded - loss.classes
         given = None if class_weights is None else wide(class_weights)
@@ -304,7 +320,7 @@ class Chunks:
             x = self.x[place]
             late = x if self.done is None else AFTER(x, self.done)
             logits = late.mm(self.weight.t()) if self.bias is None else torch.addmm(self.bias, late, self.weight.t())
-            yield x, Rows(logits, target, self.loss, self.class_weights)
+            yield x, Rows(logits, target, self.loss, self.class_weights, self.points)
 
     def results(self) -> list[torch.Tensor]:
         """The losses of all rows, and their logarithms where those are wanted."""
@@ -326,10 +342,11 @@ class Chunks:
 
 
 class Gradients:
-    """The sums of what the chunks bring. wanted: which of rows, weight and bias have a gradient."""
+    """The sums of what the chunks bring. wanted: which of rows, weight and bias have a gradient, and from `SCALARS` on which of the points' tensors."""
 
     def __init__(self, chunks: Chunks, wanted: Sequence[bool]):
         self.chunks, self.wanted = chunks, wanted
+        self.of_scalars: list[list[torch.Tensor]] = [[] for _ in wanted[SCALARS:]]
         self.rows = torch.empty_like(chunks.x, memory_format=torch.contiguous_format) if wanted[0] else None
         self.start = 0
         self.is_turned = chunks.is_turned
@@ -338,7 +355,10 @@ class Gradients:
         self.weight: torch.Tensor | None = None
         self.bias: torch.Tensor | None = None
 
-    def add(self, x: torch.Tensor, gradient: torch.Tensor) -> None:
+    def add(self, x: torch.Tensor, gradient: torch.Tensor, *of_scalars: torch.Tensor) -> None:
+        for found, of_rows in zip((f for f, w in zip(self.of_scalars, self.wanted[SCALARS:]) if w), of_scalars, strict=True):
+            found.append(of_rows)
+            gradient = AFTER(gradient, of_rows)
         if self.rows is not None:
             self.rows = PRODUCT_INTO(self.rows, gradient, self.chunks.weight, self.start)
         self.start += gradient.shape[0]
@@ -364,15 +384,21 @@ class Gradients:
         classes = self.chunks.loss.classes
         bias = None if self.bias is None else self.bias[:, 0]
         weight = self.weight.t() if self.weight is not None and self.is_turned else self.weight
-        return [self.rows, *(None if t is None else t[:classes] for t in (weight, bias))]
+        of_scalars = [torch.cat(of_rows).sum() if of_rows else None for of_rows in self.of_scalars]
+        return [self.rows, *(None if t is None else t[:classes] for t in (weight, bias)), *of_scalars]
+
+
+SCALARS = 7
+"""The first of the points' tensors among the arguments of what follows."""
 
 
 class OnePass(torch.autograd.Function):
     """A loss that is one number."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, class_weights: Any) -> Any:
-        chunks = Chunks(x, weight, bias, target, loss, class_weights)
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Any, target: torch.Tensor, loss: Loss, *more: Any) -> Any:
+        class_weights, points, *scalars = more
+        chunks = Chunks(x, weight, bias, target, loss, class_weights, points)
         gradients = Gradients(chunks, ctx.needs_input_grad)
         one = torch.ones((), dtype=torch.float64 if loss.dtype == torch.float64 else torch.float32, device=x.device)
         factor = one / counted(target, loss, class_weights) if loss.reduction == "mean" else one
@@ -380,43 +406,45 @@ class OnePass(torch.autograd.Function):
         for part, rows in chunks:
             chunks.done = rows.losses()
             losses.append(chunks.done)
-            gradients.add(part, AFTER(rows.gradient(factor), chunks.done))  # so that they have one kernel
+            gradients.add(part, *(AFTER(g, chunks.done) for g in rows.gradients(factor)))  # so that they have one kernel
         ctx.made = [None if g is None else KEEP(dense(g)) for g in gradients.results()]
         ctx.save_for_backward(*operands_kept(chunks, x, weight), *given(class_weights), target)  # for the writes between, which are errors in eager
-        ctx.dtypes = [t if t is None else t.dtype for t in (x, weight, bias)]
+        ctx.dtypes = [t if t is None else t.dtype for t in (x, weight, bias, *scalars)]
         return chunks.reduced(losses)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, incoming: torch.Tensor) -> tuple:
         factor = wide(incoming)
-        return *(None if g is None else (wide(g) * factor).to(dtype) for g, dtype in zip(ctx.made, ctx.dtypes)), None, None, None
+        made = [None if g is None else (wide(g) * factor).to(dtype) for g, dtype in zip(ctx.made, ctx.dtypes)]
+        return *made[:3], None, None, None, None, *made[3:]
 
 
 class ByRows(torch.autograd.Function):
     """A loss for each row, in float32 or float64, and the rows' logarithms where those are wanted."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, target: torch.Tensor, loss: Loss, class_weights: Any) -> Any:
-        chunks = Chunks(x, weight, bias, target, loss, class_weights)
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Any, target: torch.Tensor, loss: Loss, *more: Any) -> Any:
+        class_weights, points, *scalars = more
+        chunks = Chunks(x, weight, bias, target, loss, class_weights, points)
         ctx.save_for_backward(*operands_kept(chunks, x, weight), *given(class_weights), target)
-        ctx.operands, ctx.loss, ctx.class_weights = (x, weight, bias), loss, class_weights
+        ctx.operands, ctx.loss, ctx.class_weights, ctx.points = (x, weight, bias, *scalars), loss, class_weights, points
         return tuple(chunks.results())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *incoming: torch.Tensor) -> tuple:
-        x, weight = (t.detach() for t in ctx.operands[:2])
-        bias = None if ctx.operands[2] is None else ctx.operands[2].detach()
+        operands: list[Any] = [t if t is None else t.detach() for t in ctx.operands[:3]]
+        x, weight, bias = operands
         target = AFTER(ctx.saved_tensors[-1].contiguous(), incoming[0])  # else masks of the forward would be kept for it
-        chunks = Chunks(AFTER(x.contiguous(), incoming[0]), weight, bias, target, ctx.loss, ctx.class_weights, is_checked=True)
+        chunks = Chunks(AFTER(x.contiguous(), incoming[0]), weight, bias, target, ctx.loss, ctx.class_weights, ctx.points, is_checked=True)
         gradients = Gradients(chunks, ctx.needs_input_grad)
         factors = zip(*(apart(g.contiguous(), chunks.places()) for g in incoming), strict=True)
         for (part, rows), columns in zip(chunks, factors, strict=True):
-            gradients.add(part, rows.gradient(*(c[:, None] for c in columns)))
+            gradients.add(part, *rows.gradients(*(c[:, None] for c in columns)))
             chunks.done = gradients.last()
-        made = zip(gradients.results(), ctx.operands, strict=True)
-        return *(None if g is None else g.to(t.dtype) for g, t in made), None, None, None
+        made = [None if g is None else g.to(t.dtype) for g, t in zip(gradients.results(), ctx.operands, strict=True)]
+        return *made[:3], None, None, None, None, *made[3:]
 
 
 def given(tensor: torch.Tensor | None) -> list[torch.Tensor]:
@@ -424,5 +452,6 @@ def given(tensor: torch.Tensor | None) -> list[torch.Tensor]:
 
 
 def operands_kept(chunks: Chunks, x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
-    """Those of the layer's operands that eager's autograd keeps as they are: it keeps copies of what is cast."""
-    return [t for t in (x, weight) if t.dtype == chunks.loss.dtype]
+    """Those of the operands that eager's autograd keeps as they are: it keeps copies of what is cast. Of sums it keeps none."""
+    kept = [t for p in chunks.points if ROWS[p.name].keeps_other for t in p.tensors()]
+    return [t for t in (x, weight) if t.dtype == chunks.loss.dtype] + kept

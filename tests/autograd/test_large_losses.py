@@ -345,10 +345,6 @@ def ending(x, weight, bias, targets):
     return F.cross_entropy(logits, targets.view(-1)) * bias.sum()
 
 
-def scaled(x, weight, bias, targets):
-    return F.cross_entropy((F.linear(x, weight) * 0.5).view(-1, CLASSES), targets.view(-1))
-
-
 def written(x, weight, bias, targets):
     logits = F.linear(x, weight.detach())
     weight.detach().mul_(2)
@@ -379,7 +375,6 @@ def targets_written_behind_the_logarithms(x, weight, bias, targets):
         (logarithms_over_rows, ["the logarithms are not of sums over the classes"]),
         (probabilities, ["the targets are no int64 classes"]),
         (ending, ["gradients end between the layer and the loss"]),
-        (scaled, []),
         (two_gathers, ["the logits have another use: gather"] * 2),
         (gathered_of_other_rows, []),
         (indexed_in_another_order, []),

@@ -1,10 +1,11 @@
 """python -m tests.fuzz.large_losses FIRST LAST: cross entropies of linear layers, of which few logits may exist at a time, against eager.
 
 A program is its seed: a layer (with a bias or not, as a product, tied to an embedding), what lies between it and the loss (shifts, reshapes, casts, moved
-classes), a loss (mean, sum or rows; ignored targets, all of them at times; label smoothing; weights of classes; as a softmax and its likelihood; beside the
-logarithms of the rows' sums of exponentials; or one class of each row, picked of a softmax), autocast or a dtype, which of
-the operands have gradients, and now and then what keeps the logits whole: another use, a write between, gradients that end. A result may be as far from
-float64 as eager's, a few times over. Then come a target that is no class, a second backward, and gradients of gradients.
+classes; scales, caps and other operations on each logit, by numbers and by tensors without dimensions, around the casts, in place at times), a loss (mean, sum
+or rows; ignored targets, all of them at times; label smoothing; weights of classes; as a softmax and its likelihood; beside the logarithms of the rows' sums
+of exponentials; or one class of each row, picked of a softmax), autocast or a dtype, which of the operands have gradients, and now and then what keeps the
+logits whole: another use, a write between, gradients that end. A result may be as far from float64 as eager's, a few times over. Some programs are called
+with other numbers of rows afterwards, so that those become symbols. Then come a target that is no class, a second backward, and gradients of gradients.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from dynacompile.events import LossChunked
 HALVES = (torch.float16, torch.bfloat16)
 LAYERS = ("linear", "linear", "linear with bias", "linear with bias", "product", "product of a matrix", "tied")
 PATHS = ("plain", "plain", "float", "shifted", "flattened", "moved", "sliced", "contiguous", "permuted")
-SPOILERS = ("returned", "written", "detached", "scaled", "hooked", "no grad")
+SPOILERS = ("returned", "written", "detached", "masked", "hooked", "no grad", "scale written")
+POINTS = ("times", "over", "cap", "in place", "cast", "rounded", "less", "from", "negated", "clamped", "sigmoid")
+CURVED = ("plus a tensor", "from a tensor")
+"""A tensor that is added, or divided by again, has a gradient of zero, but for a curve behind it."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,9 @@ class Program:
     limit: int
     extra: str
     picked: str
+    points: tuple[tuple[str, ...], tuple[str, ...]]
+    others: tuple[tuple[int, ...], ...]
+    is_rounded: bool = True
 
     def text(self) -> str:
         return "\n".join(f"  {name}: {value}" for name, value in vars(self).items())
@@ -65,17 +72,23 @@ class Program:
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, targets: torch.Tensor) -> object:
         with torch.autocast("cpu", dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
-            logits = self.logits(x, weight, bias, targets)
+            scale = bias[0].sigmoid() + 0.5
+            logits = self.points_of(self.logits(x, weight, bias, targets), self.points[0], scale)
             if self.spoiler == "written":
                 with torch.no_grad():
                     weight.mul_(2.0)
             if self.spoiler == "detached":
                 logits = logits.detach()
-            if self.spoiler == "scaled":
-                logits = logits * 0.5
+            if self.spoiler == "masked":
+                logits = logits * torch.linspace(0.5, 1, self.classes, dtype=logits.dtype)
             if self.spoiler == "hooked" and logits.requires_grad:
                 logits.register_hook(lambda g: g * 2)
+            if self.spoiler == "scale written":
+                shift = scale.detach().clone()
+                logits = logits + shift
+                shift.add_(1.0)
             through, wanted = self.through(logits, targets)
+            through = self.points_of(through, self.points[1], scale)
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.spoiler != "no grad"):
                 loss = self.loss_of(through, wanted) * self.factor
             return (loss, logits) if self.spoiler == "returned" else loss
@@ -92,6 +105,47 @@ class Program:
                 return torch.matmul(x, weight.t().contiguous())
             case _:
                 return F.linear(F.embedding(targets.clamp(0, self.classes - 1), weight) + x, weight, bias)
+
+    def points_of(self, logits: torch.Tensor, points: Sequence[str], scale: torch.Tensor) -> torch.Tensor:
+        for point in points:
+            logits = self.point_of(logits, point, scale)
+        return logits
+
+    def point_of(self, logits: torch.Tensor, point: str, scale: torch.Tensor) -> torch.Tensor:
+        """An operation on each logit. What rounds on its way to float64 is no rounding there."""
+        match point:
+            case "times":
+                return 0.7 * logits
+            case "over":
+                return torch.div(logits, 3) if self.seed % 2 else logits / 1.5
+            case "cap":
+                return 5.0 * torch.tanh(logits / 5.0)
+            case "in place":
+                logits *= 0.25
+                logits.div_(0.3).add_(0.5)
+            case "cast":
+                return logits.to(torch.promote_types(logits.dtype, torch.float32))
+            case "rounded":
+                return logits.bfloat16() if self.dtype != torch.float64 and self.is_rounded else logits
+            case "less":
+                return logits - 0.25
+            case "from":
+                return 2 - logits
+            case "negated":
+                return -logits
+            case "clamped":
+                return logits.clamp(min=-3) if self.seed % 2 else torch.clamp(logits, -4, 4.5)
+            case "sigmoid":
+                return 6 * logits.sigmoid()
+            case "by a tensor":
+                return scale * logits
+            case "over a tensor":
+                return logits / scale
+            case "plus a tensor":
+                return 4 * torch.tanh(logits.add(scale) / 4)
+            case "from a tensor":
+                return 6 * (scale - logits).sigmoid()
+        return logits
 
     def through(self, logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         match self.path:
@@ -157,6 +211,13 @@ def generate(seed: int) -> Program:
     autocast = draw.choice((None, None, torch.bfloat16, torch.float16)) if dtype == torch.float32 else None
     spoiler = draw.choice(SPOILERS) if draw.random() < 0.2 else ""
     wanted = (False, False, draw.random() < 0.5) if spoiler == "written" else tuple(draw.random() < 0.8 for _ in range(3))  # else eager raises
+    pointed = random.Random(f"points {seed}")
+    counts = (pointed.randint(0, 3), pointed.choice((0, 0, 1, 2))) if pointed.random() < 0.5 else (0, 0)
+    once = pointed.choice((("by a tensor",), ("over a tensor",), CURVED, CURVED[:1]))
+    drawn = POINTS + once
+    points = tuple(tuple(pointed.choice(drawn) for _ in range(n)) for n in counts)
+    resized = random.Random(f"resized {seed}")
+    others = tuple(tuple(resized.randint(2, 12) for _ in range(3)) for _ in range(resized.choice((0, 0, 0, 3))))
     return Program(
         seed,
         tuple(draw.randint(2, 9) for _ in range(draw.choice((1, 2, 2, 3)))),
@@ -175,6 +236,8 @@ def generate(seed: int) -> Program:
         draw.choice((1, 300, 1000, 3000)),
         random.Random(-1 - seed).choice(("", "", "", "weights", "logarithms", "weights, logarithms")),
         random.Random(f"picked {seed}").choice(("", "", "", "", "", "gather", "take", "probability", "index", "logit")),
+        points,  # type: ignore[arg-type]
+        others,
     )
 
 
@@ -197,7 +260,6 @@ def run(call: Callable, leaves: Sequence[torch.Tensor], targets: torch.Tensor, t
 
 def check(program: Program, backend: str) -> list[LossChunked]:
     """Raises AssertionError where the compiled program differs. Gives what was decided of its losses."""
-    targets, twice = program.targets(), program.dtype == torch.float64 and program.seed % 3 == 0
     dynacompile.reset()
     options = {"logits_bytes": program.limit} | ({"reference": True} if backend == "reference" else {})
     chosen = "default" if backend == "reference" else backend
@@ -205,29 +267,38 @@ def check(program: Program, backend: str) -> list[LossChunked]:
     events: list = []
     end = dynacompile.subscribe(events.append)
     try:
-        given = run(compiled, program.leaves(program.dtype), targets, twice)
+        check_call(program, compiled)
         if program.seed % 5 == 0:
             check_wrong_target(program, compiled)
+        for rows in program.others:
+            check_call(replace(program, rows=rows[: len(program.rows)]), compiled)
     finally:
         end()
+    return [e for e in events if isinstance(e, LossChunked)]
+
+
+def check_call(program: Program, compiled: Callable) -> None:
+    targets, twice = program.targets(), program.dtype == torch.float64 and program.seed % 3 == 0
+    given = run(compiled, program.leaves(program.dtype), targets, twice)
     wanted = run(program, program.leaves(program.dtype), targets, twice)
-    exact = run(replace(program, autocast=None), program.leaves(torch.float64), targets, twice)
+    exact = run(replace(program, autocast=None, is_rounded=False), program.leaves(torch.float64), targets, twice)
     assert len(given) == len(wanted), f"{len(given)} results, not {len(wanted)}"
     for i, (have, want, best) in enumerate(zip(given, wanted, exact, strict=True)):
         assert (have is None) == (want is None), f"result {i}: {have} is not {want}"
         if have is not None and want is not None and best is not None:
             check_close(i, have, want, best, program)
-    return [e for e in events if isinstance(e, LossChunked)]
 
 
 def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor, program: Program) -> None:
     """A picked number, or the one of all, may be exact in eager by chance: under autocast these may be off by a rounding, or a part of one. In float64 the
     exact result is eager's own, so that what counts is the size of the terms that were added. A gradient that float16 can't hold is inf in eager, which
-    rounds the product to it, and may be a number where chunks are added in float32."""
+    rounds the product to it, and may be a number where chunks are added in float32; that of a tensor that scales
+    logits is a sum, whose parts may be inf."""
     assert geometry(have) == geometry(want), f"result {i}: another geometry"
     rounded = torch.finfo(program.autocast).max if program.autocast else float("inf")
     other = have.isfinite() != want.isfinite()
-    assert not (other & ~(have.isfinite() & (best.abs() >= rounded * 0.999))).any(), f"result {i}: other places are not finite"
+    least = rounded * (0.25 if "tensor" in str(program.points) else 0.999)
+    assert not (other & ~(have.isfinite() & (best.abs() >= least))).any(), f"result {i}: other places are not finite"
     finite = have.isfinite() & want.isfinite() & best.isfinite()
     errors = [(t.double() - best.double())[finite].abs().max().item() if finite.any() else 0.0 for t in (have, want)]
     scale = best[finite].abs().max().item() if finite.any() else 0.0

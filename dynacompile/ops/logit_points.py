@@ -1,0 +1,77 @@
+"""Operations on each logit by itself, between a layer and its loss: scales, caps, shifts and casts. They run on chunks of the logits, forward and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def wide(t: torch.Tensor) -> torch.Tensor:
+    return t.float() if t.dtype in HALVES else t
+
+
+@dataclass(frozen=True)
+class Point:
+    """name: a row of ROWS. others: its operands beside the logit: numbers, None for a bound that a clamp has not, tensors without dimensions. dtype: of its
+    result."""
+
+    name: str
+    others: tuple[Any, ...]
+    dtype: torch.dtype
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [o for o in self.others if isinstance(o, torch.Tensor)]
+
+
+class Row(NamedTuple):
+    """made: the result for the logits x and the other operands. back: the gradient of x, of that of the result, x, the result and the others; of_other: that of
+    the other operand, for each logit. keeps_other: eager's autograd keeps that one."""
+
+    made: Callable[..., torch.Tensor]
+    back: Callable[..., torch.Tensor]
+    of_other: Callable[..., torch.Tensor] | None = None
+    keeps_other: bool = False
+
+
+def within(g: torch.Tensor, x: torch.Tensor, y: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
+    kept = g if low is None else torch.where(x >= low, g, 0)
+    return kept if high is None else torch.where(x <= high, kept, 0)
+
+
+ROWS = {
+    "mul": Row(lambda x, s: x * s, lambda g, x, y, s: g * s, lambda g, x, y, s: g * x, True),
+    "div": Row(lambda x, s: x / s, lambda g, x, y, s: g / s, lambda g, x, y, s: -g * ((x / s) / s), True),
+    "add": Row(lambda x, s: x + s, lambda g, x, y, s: g, lambda g, x, y, s: g),
+    "sub": Row(lambda x, s: x - s, lambda g, x, y, s: g, lambda g, x, y, s: -g),
+    "rsub": Row(lambda x, s: s - x, lambda g, x, y, s: -g, lambda g, x, y, s: g),
+    "neg": Row(lambda x: -x, lambda g, x, y: -g),
+    "tanh": Row(torch.tanh, lambda g, x, y: g * (1 - y * y)),
+    "sigmoid": Row(torch.sigmoid, lambda g, x, y: g * ((1 - y) * y)),
+    "clamp": Row(lambda x, low, high: x.clamp(low, high), within),
+    "cast": Row(lambda x: x, lambda g, x, y: g),
+}
+
+
+class Passed:
+    """What a chunk of the logits becomes. Each result is rounded to eager's dtype; gradients are numbers of float32 or float64 throughout."""
+
+    def __init__(self, logits: torch.Tensor, points: Sequence[Point]):
+        self.points, self.results = points, [logits]
+        for point in points:
+            self.results.append(ROWS[point.name].made(self.results[-1], *point.others).to(point.dtype))
+
+    def back(self, gradient: torch.Tensor) -> list[torch.Tensor]:
+        """The gradient of the logits, for that of the last results, and those of tensors among the operands: of each row, whose sum is theirs."""
+        of_others: list[torch.Tensor] = []
+        for point, x, y in reversed([*zip(self.points, self.results, self.results[1:])]):
+            row, numbers = ROWS[point.name], tuple(wide(o) if isinstance(o, torch.Tensor) else o for o in point.others)
+            operands = wide(x), wide(y), *numbers
+            if row.of_other is not None and any(t.requires_grad for t in point.tensors()):
+                of_others.insert(0, row.of_other(gradient, *operands).sum(1))
+            gradient = row.back(gradient, *operands)
+        return [gradient, *of_others]

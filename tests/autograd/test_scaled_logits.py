@@ -1,0 +1,214 @@
+"""Losses in chunks whose logits are scaled, capped, shifted or cast by themselves behind the layer: as Gemma 2, Cohere, Granite and CLIP write them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import dynacompile
+from tests.autograd.test_large_losses import CLASSES, LIMIT, WHOLE, WIDTH, chunks_count_as_large, decided, differentiated, held, operands, schedules
+
+assert chunks_count_as_large, "a fixture of this file, too"
+
+
+def loss_of(logits, targets, **options):
+    return F.cross_entropy(logits.view(-1, CLASSES), targets.view(-1), **options)
+
+
+def scaled(x, weight, bias, targets):
+    return loss_of(F.linear(x, weight, bias) * 0.25, targets)
+
+
+def by_a_temperature(x, weight, bias, targets):
+    return loss_of(F.linear(x, weight).float() / 0.7, targets, reduction="none")
+
+
+def soft_capped(x, weight, bias, targets):
+    """As transformers' Gemma 2."""
+    logits = F.linear(x, weight)
+    logits = logits / 5.0
+    logits = torch.tanh(logits)
+    logits = logits * 5.0
+    shifted = logits.float()[..., :-1, :].contiguous()
+    return F.cross_entropy(shifted.view(-1, CLASSES), targets[..., 1:].reshape(-1), label_smoothing=0.1)
+
+
+def by_a_sigmoid(x, weight, bias, targets):
+    return loss_of(30 * torch.sigmoid((F.linear(x, weight) + 5) / 7.5), targets, reduction="sum")
+
+
+def in_place(x, weight, bias, targets):
+    logits = F.linear(x, weight, bias).view(-1, CLASSES)
+    logits *= 0.5
+    logits.div_(2)
+    return loss_of(logits, targets)
+
+
+def capped_with_logarithms(x, weight, bias, targets):
+    logits = 5 * (F.linear(x, weight) / 5).tanh().view(-1, CLASSES)
+    return loss_of(logits, targets) + 1e-2 * logits.logsumexp(-1).square().mean()
+
+
+def scaled_and_picked(x, weight, bias, targets):
+    return F.log_softmax(F.linear(x, weight).clamp(-3, 4) / 0.8, -1).gather(-1, targets.unsqueeze(-1))
+
+
+def by_a_tensor(x, weight, bias, targets):
+    """As CLIP, whose scale is learned."""
+    return loss_of(F.linear(x, weight) * bias[0].exp(), targets)
+
+
+def over_a_tensor_by_rows(x, weight, bias, targets):
+    return loss_of((1 - F.linear(x, weight)) / (bias[1].sigmoid() + 0.5), targets, reduction="none")
+
+
+def rounded(x, weight, bias, targets):
+    """Scaled with 16 bits, as eager does it."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return loss_of((F.linear(x, weight) * 3.3).float(), targets)
+
+
+FORMS = (
+    scaled, by_a_temperature, soft_capped, by_a_sigmoid, in_place, capped_with_logarithms, scaled_and_picked, by_a_tensor, over_a_tensor_by_rows, rounded
+)  # fmt: skip
+
+
+def compiled(form, backend: str, **options):
+    return dynacompile.compile(form, backend=backend, isolate_recompiles=True, options={"logits_bytes": LIMIT, **options})
+
+
+def with_gradients(call) -> list[torch.Tensor]:
+    given = operands()
+    value = call(*given)
+    grads = torch.autograd.grad(value.sum(), given[:3], allow_unused=True)
+    return [value, *(g for g in grads if g is not None)]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+def test_the_logits_are_never_whole(form):
+    """Nor is anything of their size computed from them, in the forward or the backward."""
+    pair, told = differentiated(form, operands())
+    assert [chunked for chunked, _ in told] == [True]
+    for plan in schedules(pair):
+        assert max(plan.buffers[name].numel for name in held(plan)) <= max(WHOLE // 3, CLASSES * WIDTH)
+        assert form is rounded or plan.arena <= LIMIT + 6 * (CLASSES + WHOLE // CLASSES) * WIDTH + 4096, "a chunk of logits, and its gradient"
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+def test_values_and_gradients_are_eagers(form):
+    """To the rounding of bfloat16 where the layer has that."""
+    tolerance = 1e-2 if form is rounded else 2e-4
+    for got, wanted in zip(with_gradients(compiled(form, "aot_eager")), with_gradients(form), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_built_kernels():
+    for form in (soft_capped, by_a_tensor):
+        for got, wanted in zip(with_gradients(compiled(form, "default")), with_gradients(form), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("form", [scaled, soft_capped, by_a_tensor], ids=lambda f: f.__name__)
+def test_what_is_kept_for_the_backward_is_the_gradients(form):
+    facts = differentiated(form, operands())[0].facts
+    assert facts["saved_bytes"] <= 4 * (WHOLE // CLASSES + CLASSES) * WIDTH + 4 * CLASSES + 16 and facts["recomputed_ops"] <= 2
+
+
+def test_logits_of_half_precision_are_rounded_where_eager_rounds_them():
+    """A scale that rounds, in bfloat16 and behind a cast: the two losses differ, and each is eager's own."""
+
+    def early(x, weight, bias, targets):
+        return loss_of((F.linear(x, weight) * 3.3).float(), targets, reduction="none")
+
+    def late(x, weight, bias, targets):
+        return loss_of(F.linear(x, weight).float() * 3.3, targets, reduction="none")
+
+    given = [t.bfloat16() if t.is_floating_point() else t for t in operands(grad=False)]
+    wanted = [form(*given) for form in (early, late)]
+    got = [compiled(form, "aot_eager")(*given) for form in (early, late)]
+    assert (wanted[0] - wanted[1]).abs().max() > 1e-3, "the order is seen"
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def by_a_vector(x, weight, bias, targets):
+    return loss_of(F.linear(x, weight) * bias, targets)
+
+
+def squared(x, weight, bias, targets):
+    logits = F.linear(x, weight)
+    return loss_of(logits * logits, targets)
+
+
+def scaled_behind_the_softmax(x, weight, bias, targets):
+    return F.nll_loss((F.log_softmax(F.linear(x, weight), -1) * 2).view(-1, CLASSES), targets.view(-1))
+
+
+def logarithms_before_the_scale(x, weight, bias, targets):
+    logits = F.linear(x, weight).view(-1, CLASSES)
+    return loss_of(logits * 0.5, targets) + logits.logsumexp(-1).mean()
+
+
+def tanh_that_is_written(x, weight, bias, targets):
+    logits = F.linear(x, weight).tanh_()
+    logits *= 30
+    return loss_of(logits, targets)
+
+
+def rounded_down(x, weight, bias, targets):
+    return loss_of(torch.div(F.linear(x, weight), 2, rounding_mode="floor"), targets)
+
+
+@pytest.mark.parametrize(
+    "form, reasons",
+    [
+        (by_a_vector, []),
+        (squared, ["the logits have another use: the loss itself"]),
+        (scaled_behind_the_softmax, ["the logits are changed by an operation that is not followed"]),
+        (logarithms_before_the_scale, ["the logarithms are not those of the loss's logits"]),
+        (rounded_down, ["the logits are changed by an operation that is not followed"]),
+    ],
+    ids=lambda v: v.__name__ if callable(v) else "",
+)
+def test_others_stay_whole(form, reasons):
+    assert decided(form, *operands()) == [(False, r) for r in reasons]
+
+
+@pytest.mark.filterwarnings("ignore:.*is compiled in name only")
+def test_a_result_that_autograd_keeps_and_the_program_writes_is_eagers_error():
+    """The program then runs as Python."""
+    for call in (tanh_that_is_written, compiled(tanh_that_is_written, "aot_eager")):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            call(*operands()).backward()
+
+
+def a_scale_that_is_written(x, weight, bias, targets):
+    scale = bias[0].detach().clone()
+    logits = F.linear(x, weight) + scale
+    scale.add_(1)
+    return loss_of(logits.sigmoid(), targets) * scale
+
+
+def a_layer_that_is_written(x, weight, bias, targets):
+    logits = F.linear(x, weight.detach()) * 0.5
+    weight.detach().mul_(2)
+    return loss_of(logits, targets)
+
+
+def logits_that_are_written_without_gradient(x, weight, bias, targets):
+    logits = F.linear(x, weight)
+    with torch.no_grad():
+        logits.mul_(2)
+    return loss_of(logits, targets)
+
+
+@pytest.mark.parametrize("form", [a_scale_that_is_written, a_layer_that_is_written, logits_that_are_written_without_gradient], ids=lambda f: f.__name__)
+def test_a_write_between_is_seen(form):
+    grad = form is not a_layer_that_is_written
+    wanted, given = operands(grad=grad), operands(grad=grad)
+    results = []
+    for call, taken in ((form, wanted), (compiled(form, "aot_eager"), given)):
+        value = call(*taken)
+        results.append([value, *(torch.autograd.grad(value, taken[:2]) if grad else taken[:2])])
+    torch.testing.assert_close(results[1], results[0])
+    assert [chunked for chunked, _ in decided(form, *operands(grad=grad))] == [True, False]
