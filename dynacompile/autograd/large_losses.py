@@ -23,6 +23,8 @@ from dynacompile.autograd.logit_points import CASTS, IN_PLACE, NAMES, logits_of,
 from dynacompile.autograd.picked_classes import LOG_SOFTMAX, PICKS, SOFTMAX, kind_of, picked_arguments
 from dynacompile.env import Env
 from dynacompile.events import LossChunked
+from dynacompile.ir.shapes import as_static
+from dynacompile.ir.symbols import LARGEST
 from dynacompile.ops.chunked_losses import (
     HALVES,
     Loss,
@@ -54,6 +56,8 @@ for each of its elements, while the three products of the chunk take 6 operation
 byte, so that the sum costs a tenth of the products at 8 * 160 / 6 * 10 rows."""
 EVEN, UNIT = 8, 64
 """In products of half precision on GPUs classes that are no multiple of the first are padded to a multiple of the second."""
+GROWTH = 2
+"""Chunks of a symbolic number of rows are made for so many times those of this call."""
 LEAST_SHARE = 1 / 16
 """Of the limit, where a memory budget lowers it."""
 LINEAR = frozenset({F.linear})
@@ -103,14 +107,19 @@ def region_of(node: Node, env: Env) -> Region | None:
     if node.target in PICKS and not picked:
         return None
     logits = chain[0].meta["val"]
-    if any(not isinstance(n, int) for n in logits.shape):
+    if not isinstance(logits.shape[-1], int) or not all(isinstance(n, int) or n.node.has_hint() for n in logits.shape):
         return None
     limit = env.config.logits_bytes or int(LIMITS.get(logits.device.type, 0) * max(env.config.memory_budget, LEAST_SHARE))
-    size = logits.numel() * logits.dtype.itemsize
-    if not limit or size <= limit:
+    size = most_rows(logits) * logits.shape[-1] * logits.dtype.itemsize
+    if not limit or (size <= limit and not is_symbolic(logits)):
         return None
-    reason = refused or refused_loss(node, given, chain) or refused_layer(chain[0]) or refused_logarithms(path, node, given, chain)
+    reason = refused or refused_sizes(path, picked, chain) or refused_loss(node, given, chain) or refused_layer(chain[0])
+    reason = reason or refused_logarithms(path, node, given, chain)
     held = None if reason else steps_of(chain)
+    if size <= limit:
+        if held is not None:
+            rely_on_most(logits, limit // (logits.shape[-1] * logits.dtype.itemsize))
+        return None
     if held is None:
         tell(env, node, False, reason or "the logits are changed by an operation that is not followed", size)
         return None
@@ -120,10 +129,11 @@ def region_of(node: Node, env: Env) -> Region | None:
         tell(env, node, False, "the classes are not the loss's axis of classes", size)
         return None
     loss = loss_made(logits, target, node, given, bool(path) or picked == "logit", picked, env)
-    tell(env, node, True, f"{size} bytes of logits are more than {limit}: they are computed by {loss.rows} rows", size)
+    by = f"in {loss.chunks} chunks" if loss.chunks else f"by {loss.rows} rows"
+    tell(env, node, True, f"{size} bytes of logits are more than {limit}: they are computed {by}", size)
     common = given["target"], loss, given["weight"]
     taken: list[tuple[Callable, tuple]] = [(hold_same, (n.args[0],)) for n in path[:-1]]
-    taken += [(logsumexp_of, (n.args[0], *common, tuple(n.meta["val"].shape), n.meta["val"].dtype)) for n in path[-1:]]
+    taken += [(logsumexp_of, (n.args[0], *common, shape_at_run(n.meta["val"].shape), n.meta["val"].dtype)) for n in path[-1:]]
     end: tuple[Callable, tuple] = (loss_of, (chain[-1], *common))
     if picked:
         end = (picked_of, (chain[-1], given["target"], loss, Pick(picked, node.meta["val"].dtype)))
@@ -134,10 +144,16 @@ def loss_made(logits: torch.Tensor, target: torch.Tensor, node: Node, given: dic
     classes = logits.shape[-1]
     half = is_on_gpu(logits) and logits.dtype in HALVES
     row_bytes = (1 if is_on_gpu(logits) else 2) * classes * logits.dtype.itemsize  # on GPUs the gradient takes the memory of the logits
+    count = most_rows(logits) if is_symbolic(logits) else target.numel()
     of_chunk = env.config.logits_bytes or max(CHUNKS[logits.device.type], LEAST_ROWS * row_bytes if half else 0)
+    rows = rows_of_chunk(count, row_bytes, of_chunk)
+    chunks = 0
+    if is_symbolic(logits):
+        chunks = -(-count // rows)
+        rely_on_most(logits, chunks * rows)
     return Loss(
         classes,
-        rows_of_chunk(target.numel(), row_bytes, of_chunk),
+        rows,
         -(-classes // UNIT) * UNIT if half and classes % EVEN else classes,
         logits.dtype,
         torch.promote_types(logits.dtype, torch.float32) if picked else node.meta["val"].dtype,
@@ -147,7 +163,42 @@ def loss_made(logits: torch.Tensor, target: torch.Tensor, node: Node, given: dic
         half and has_wide_sums(),
         has_logarithms,
         ("index" if given["wraps"] else "gather") if picked else "",
+        chunks,
     )
+
+
+def is_symbolic(tensor: torch.Tensor) -> bool:
+    return not all(isinstance(n, int) for n in tensor.shape)
+
+
+def most_rows(logits: torch.Tensor) -> int:
+    """The rows that are expected: where their number is a symbol, as many as the user says that it may be, else twice those of this call."""
+    rows = math.prod(logits.shape[:-1])
+    if isinstance(rows, int):
+        return rows
+    known, now = rows.node.shape_env.bound_sympy(rows.node.expr).upper, int(rows.node.hint)
+    return int(known) if known.is_Integer and int(known) < LARGEST else GROWTH * now
+
+
+def rely_on_most(logits: torch.Tensor, most: int) -> None:
+    """The entry serves calls of so many rows: those of more are compiled again, in chunks, or in more of them."""
+    if not math.prod(logits.shape[:-1]) <= most:  # a condition that the entry's guards take over; it holds at this call
+        raise AssertionError(f"{logits.shape} has more rows than {most}")
+
+
+def refused_sizes(path: Sequence[Node], picked: str, chain: Sequence[Node]) -> str:
+    """Why a number of rows that is a symbol can't be divided."""
+    if not is_symbolic(chain[0].meta["val"]):
+        return ""
+    if picked or any(shape_at_run(n.meta["val"].shape) is None for n in path[-1:]):
+        return "the sizes of what is taken differ from call to call"
+    return ""
+
+
+def shape_at_run(shape: Sequence[int | torch.SymInt]) -> tuple[int, ...] | None:
+    """A shape to which what has as many elements is brought; None where more than one of its sizes differs from call to call."""
+    found = tuple(n if isinstance(n, int) else -1 for n in shape)
+    return found if found.count(-1) < 2 else None
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
@@ -231,7 +282,7 @@ def refused_logarithms(path: Sequence[Node], node: Node, given: dict[str, Any], 
     if not all(type(v) is FakeTensor for v in values) or len({v.requires_grad for v in values}) != 1:  # type: ignore[union-attr]
         return "gradients end between the layer and the logarithms"
     before = chain[: chain.index(read) + 1]  # type: ignore[arg-type]
-    of_rows = read.meta["val"].shape[:-1].numel() == given["target"].meta["val"].numel()  # type: ignore[union-attr]
+    of_rows = math.prod(read.meta["val"].shape[:-1]) == given["target"].meta["val"].numel()  # type: ignore[union-attr]
     if any(n.target in NAMES for n in chain[len(before) :]):
         return "the logarithms are not those of the loss's logits"
     if any(is_rounding(a, b) for a, b in zip((read, *path), path[:-1])):  # type: ignore[arg-type]
@@ -276,8 +327,8 @@ def refused_loss(node: Node, given: dict[str, Any], chain: Sequence[Node]) -> st
     softmaxes = [n.target for n in chain if n.target in SOFTMAXES]
     if node.target not in PICKS and (len(softmaxes) != (node.target is F.nll_loss) or any(s in SOFTMAX for s in softmaxes)):
         return "the softmax is not the loss's own"
-    if any(not isinstance(n, int) for n in target.shape) or target.dim() == 0 or target.device != chain[0].meta["val"].device:
-        return "the targets' sizes differ from call to call, or they are on another device"
+    if target.dim() == 0 or target.device != chain[0].meta["val"].device:
+        return "the target has no dimensions, or is on another device"
     if len({n.meta["val"].requires_grad for n in (*chain, node)}) != 1:
         return "gradients end between the layer and the loss"
     return ""
@@ -299,7 +350,9 @@ def refused_layer(node: Node) -> str:
         return "the layer has arguments that are not followed"
     if any(type(v) is not FakeTensor or v.layout != torch.strided or v.dtype not in FLOATS or v.device != logits.device for v in values):
         return "the layer's operands are not plain tensors of floating point"
-    if any(not isinstance(n, int) for v in values for n in v.shape) or values[0].dim() < 2 or values[1].dim() != 2 or any(v.numel() == 0 for v in values):
+    sizes = [[as_static(n) for n in v.shape] for v in values]
+    unknown = [n for found in (sizes[0][-1:], *sizes[1:]) for n in found if not isinstance(n, int)]
+    if unknown or values[0].dim() < 2 or values[1].dim() != 2 or any(n == 0 for found in sizes for n in found if isinstance(n, int)):
         return "the layer's operands are no matrices of known sizes"
     if len(values) == 3 and values[2].shape != (logits.shape[-1],):
         return "the layer's bias is no vector"
@@ -351,7 +404,7 @@ def point_step(before: Node, node: Node) -> tuple[Callable, tuple] | None:
 def step_of(before: Node, node: Node, turned: bool) -> tuple[Callable, tuple] | None:
     """What a node does instead. turned: the classes are the second axis already."""
     read, made = before.meta["val"], node.meta.get("val")
-    if type(made) is not FakeTensor or any(not isinstance(n, int) for n in made.shape) or made.device != read.device:
+    if type(made) is not FakeTensor or made.device != read.device:
         return None
     if made.dtype not in FLOATS or loses_digits(read, made):
         return None
@@ -367,7 +420,8 @@ def step_of(before: Node, node: Node, turned: bool) -> tuple[Callable, tuple] | 
         index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
         return (hold_indexed, (before, index)) if keeps_last(index, read.dim()) and made.shape[-1:] == read.shape[-1:] else None
     same_rows = made.dim() and made.shape[-1] == read.shape[-1] and math.prod(made.shape) == math.prod(read.shape)
-    return (hold_reshaped, (before, tuple(made.shape[:-1]))) if same_rows else None
+    shape = shape_at_run(made.shape[:-1])
+    return (hold_reshaped, (before, shape)) if same_rows and shape is not None else None
 
 
 def softmax_axis(node: Node, rank: int) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.fx
@@ -150,9 +150,10 @@ def lower_into_fill(low: Lowering, node: torch.fx.Node) -> None:
 
 
 def lower_product_into(low: Lowering, node: torch.fx.Node) -> None:
-    rows, a, b, start = cast(tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node, int], node.args)
+    rows, a, b, given = cast(tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node, Any], node.args)
+    start = cast(Extent, low.values[given] if isinstance(given, torch.fx.Node) else template(low, given))
     whole, count = low.buffer_of(rows), a.meta["val"].shape[0]
-    low.add_view(node.name, whole, (count, *whole.size[1:]), whole.stride, simplest(whole.offset + start * whole.stride[0]))
+    low.add_view(node.name, whole, (extent(count), *whole.size[1:]), whole.stride, simplest(whole.offset + start * whole.stride[0]))
     args, kwargs = (template(low, a), template(low, b)), {"out": Ref(node.name)}
     written = (whole.base or whole.name,)
     low.steps.append(Extern(node.name, aten.mm.out, args, kwargs, (None,), None, written, False, (origin(node),), made_before(low, node)))

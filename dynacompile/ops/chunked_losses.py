@@ -25,8 +25,9 @@ LIBRARY.define("keep(Tensor value) -> Tensor")
 LIBRARY.define("after(Tensor value, Tensor other) -> Tensor")
 LIBRARY.define("add_to(Tensor sum, Tensor part) -> Tensor")
 LIBRARY.impl("add_to", torch.add, "CompositeExplicitAutograd")
-LIBRARY.define("product_into(Tensor rows, Tensor a, Tensor b, int start) -> Tensor")
+LIBRARY.define("product_into(Tensor rows, Tensor a, Tensor b, SymInt start) -> Tensor")
 LIBRARY.impl("product_into", lambda rows, a, b, start: torch.slice_scatter(rows, a.mm(b), 0, start, start + a.shape[0]), "CompositeExplicitAutograd")
+LIBRARY.impl("product_into", lambda rows, a, b, start: torch.empty_like(rows), "Meta")
 LIBRARY.define("add_product(Tensor sum, Tensor a, Tensor b) -> Tensor")
 LIBRARY.impl("add_product", lambda sum, a, b: torch.addmm(sum, a, b, out_dtype=torch.float32), "CUDA")
 LIBRARY.impl("add_product", lambda sum, a, b: torch.empty_like(sum), "Meta")
@@ -51,7 +52,8 @@ class Loss:
     """classes: of the targets. rows: of a chunk. padded: classes that the product is made with, those beyond `classes` being zeros that do not count.
     dtype: that the product is computed in; result: that of the loss. wide_products: the device has products of half precision with results and summands
     in float32. has_logsumexp: the graph takes the logarithms of the rows' sums of exponentials, too. picks: "gather" or "index", where the
-    targets are places that such an operation takes; negative ones of an index count from the end. It checks them itself."""
+    targets are places that such an operation takes; negative ones of an index count from the end. It checks them itself. chunks: how many there are, where
+    the number of rows is a symbol; else 0."""
 
     classes: int
     rows: int
@@ -64,6 +66,7 @@ class Loss:
     wide_products: bool
     has_logsumexp: bool = False
     picks: str = ""
+    chunks: int = 0
 
 
 @dataclass(frozen=True)
@@ -294,11 +297,12 @@ class Chunks:
     ):
         self.loss, self.own_weights, self.points = loss, class_weights, points
         self.target = torch.where(target < 0, target + loss.classes, target) if loss.picks == "index" else target
+        self.count: Any = x.shape[0]
         more = loss.padded - loss.classes
         given = None if class_weights is None else wide(class_weights)
         self.class_weights = given if given is None or not more else torch.cat([given, given.new_zeros(more)])
         self.done: torch.Tensor | None = None
-        self.x, self.width = x.to(loss.dtype).contiguous(), weight.shape[1]
+        self.x, self.width = self.filled(x.to(loss.dtype)).contiguous(), weight.shape[1]
         self.is_turned = weight.stride(0) == 1 != weight.stride(1)  # then eager's gradient is, too
         self.weight = self.with_padding(weight)
         self.bias = None if bias is None else self.with_padding(bias)
@@ -309,15 +313,38 @@ class Chunks:
         made, more = parameter.to(self.loss.dtype), self.loss.padded - self.loss.classes
         return made if not more else torch.cat([made, made.new_zeros(more, *made.shape[1:])])
 
+    def rows(self) -> Any:
+        """Of a chunk. Of a symbolic number two at least, since torch would guard that there is more than one."""
+        return (self.count + (self.loss.chunks - 1)) // self.loss.chunks + 1 if self.loss.chunks else self.loss.rows
+
+    def filled(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows of all chunks: where their number is a symbol, all chunks have as many, and the last row stands for those that are missing."""
+        if not self.loss.chunks:
+            return rows
+        return rows.index_select(0, torch.arange(self.loss.chunks * self.rows(), device=rows.device).clamp(max=self.count - 1))
+
+    def emptied(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows that are not filled in."""
+        return rows.index_select(0, torch.arange(self.count, device=rows.device)) if self.loss.chunks else rows
+
+    def filled_with(self, value: int, of_rows: torch.Tensor) -> torch.Tensor:
+        """A number of each row, and for rows that are filled in another one."""
+        if not self.loss.chunks:
+            return of_rows
+        exists = torch.arange(self.loss.chunks * self.rows(), device=of_rows.device) < self.count
+        return torch.where(exists, self.filled(of_rows), value)
+
     def places(self) -> list[slice]:
-        count = self.x.shape[0]
+        count, rows = self.count, self.rows()
+        if self.loss.chunks:
+            return [slice(i * rows, (i + 1) * rows) for i in range(self.loss.chunks)]
         return [slice(start, min(start + self.loss.rows, count)) for start in range(0, count, self.loss.rows)]
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, Rows]]:
         places = self.places()
-        targets = apart(self.target, places)  # in memory of their own, so that all chunks are one kernel
-        for place, target in zip(places, targets, strict=True):
-            x = self.x[place]
+        targets = apart(self.filled_with(self.loss.ignore_index, self.target), places)  # in memory of their own, so that all chunks are one kernel
+        parts = self.x.view(self.loss.chunks, -1, self.width).unbind() if self.loss.chunks else [self.x[place] for place in places]
+        for x, target in zip(parts, targets, strict=True):
             late = x if self.done is None else AFTER(x, self.done)
             logits = late.mm(self.weight.t()) if self.bias is None else torch.addmm(self.bias, late, self.weight.t())
             yield x, Rows(logits, target, self.loss, self.class_weights, self.points)
@@ -331,7 +358,7 @@ class Chunks:
             self.done = losses[-1]
             if self.loss.has_logsumexp:
                 logarithms.append(AFTER(rows.logarithms(), self.done))  # so that they have one kernel
-        return [torch.cat(found) for found in (losses, logarithms) if found]
+        return [self.emptied(torch.cat(found)) for found in (losses, logarithms) if found]
 
     def reduced(self, losses: list[torch.Tensor]) -> torch.Tensor:
         total = torch.cat(losses).sum()
@@ -350,8 +377,8 @@ class Gradients:
         self.rows = torch.empty_like(chunks.x, memory_format=torch.contiguous_format) if wanted[0] else None
         self.start = 0
         self.is_turned = chunks.is_turned
-        sizes = {p.stop - p.start for p in chunks.places()}
-        self.ones = {n: chunks.x.new_ones(n, 1) for n in sorted(sizes)} if wanted[2] else {}
+        sizes = [chunks.rows()] if chunks.loss.chunks else sorted({p.stop - p.start for p in chunks.places()})
+        self.ones = [chunks.x.new_ones(n, 1) for n in sizes] if wanted[2] else []
         self.weight: torch.Tensor | None = None
         self.bias: torch.Tensor | None = None
 
@@ -365,7 +392,8 @@ class Gradients:
         if self.wanted[1]:
             self.weight = self.product(self.weight, *((x.t(), gradient) if self.is_turned else (gradient.t(), x)))
         if self.wanted[2]:  # as a product: sums of all chunks would be one kernel, which holds them all
-            self.bias = self.product(self.bias, gradient.t(), self.ones[gradient.shape[0]])
+            ones = self.ones[0] if len(self.ones) == 1 else next(one for one in self.ones if one.shape[0] == gradient.shape[0])
+            self.bias = self.product(self.bias, gradient.t(), ones)
 
     def product(self, before: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """before + a @ b, in float32 for half precision."""
@@ -385,7 +413,8 @@ class Gradients:
         bias = None if self.bias is None else self.bias[:, 0]
         weight = self.weight.t() if self.weight is not None and self.is_turned else self.weight
         of_scalars = [torch.cat(of_rows).sum() if of_rows else None for of_rows in self.of_scalars]
-        return [self.rows, *(None if t is None else t[:classes] for t in (weight, bias)), *of_scalars]
+        rows = None if self.rows is None else self.chunks.emptied(self.rows)
+        return [rows, *(None if t is None else t[:classes] for t in (weight, bias)), *of_scalars]
 
 
 SCALARS = 7
@@ -439,7 +468,7 @@ class ByRows(torch.autograd.Function):
         target = AFTER(ctx.saved_tensors[-1].contiguous(), incoming[0])  # else masks of the forward would be kept for it
         chunks = Chunks(AFTER(x.contiguous(), incoming[0]), weight, bias, target, ctx.loss, ctx.class_weights, ctx.points, is_checked=True)
         gradients = Gradients(chunks, ctx.needs_input_grad)
-        factors = zip(*(apart(g.contiguous(), chunks.places()) for g in incoming), strict=True)
+        factors = zip(*(apart(chunks.filled_with(0, g.contiguous()), chunks.places()) for g in incoming), strict=True)
         for (part, rows), columns in zip(chunks, factors, strict=True):
             gradients.add(part, *rows.gradients(*(c[:, None] for c in columns)))
             chunks.done = gradients.last()

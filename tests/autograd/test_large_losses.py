@@ -464,7 +464,7 @@ def test_all_targets_ignored():
         torch.testing.assert_close(have.grad, want.grad, equal_nan=True)
 
 
-def test_symbolic_sizes_keep_the_logits_whole():
+def test_symbolic_numbers_of_classes_keep_the_logits_whole():
     compiled = dynacompile.compile(plain, backend="aot_eager", dynamic=True, isolate_recompiles=True, options={"logits_bytes": LIMIT})
     torch.testing.assert_close(compiled(*operands()), plain(*operands()))
 
