@@ -290,21 +290,35 @@ def check_call(program: Program, compiled: Callable) -> None:
 
 
 def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor, program: Program) -> None:
-    """A picked number, or the one of all, may be exact in eager by chance: under autocast these may be off by a rounding, or a part of one. In float64 the
-    exact result is eager's own, so that what counts is the size of the terms that were added. A gradient that float16 can't hold is inf in eager, which
-    rounds the product to it, and may be a number where chunks are added in float32; that of a tensor that scales
-    logits is a sum, whose parts may be inf."""
+    """A picked number, or the only one that is not zero, may be exact in eager by chance: where numbers are rounded on the way, by autocast or a cast, these may
+    be off by a rounding, or a part of one. In float64 the exact result is eager's own, so that what counts is the size of the terms that were added. A
+    gradient that float16 can't hold is inf in eager, which rounds the product to it, and may be a number where chunks are added in float32."""
     assert geometry(have) == geometry(want), f"result {i}: another geometry"
-    rounded = torch.finfo(program.autocast).max if program.autocast else float("inf")
     other = have.isfinite() != want.isfinite()
-    least = rounded * (0.25 if "tensor" in str(program.points) else 0.999)
-    assert not (other & ~(have.isfinite() & (best.abs() >= least))).any(), f"result {i}: other places are not finite"
+    assert not (other & ~(have.isfinite() & (best.abs() >= least_overflow(i, best, program)))).any(), f"result {i}: other places are not finite"
     finite = have.isfinite() & want.isfinite() & best.isfinite()
     errors = [(t.double() - best.double())[finite].abs().max().item() if finite.any() else 0.0 for t in (have, want)]
     scale = best[finite].abs().max().item() if finite.any() else 0.0
-    rounding = torch.finfo(program.autocast).eps / (2 if program.picked else 8) if program.autocast and (program.picked or have.numel() == 1) else 0.0
+    is_chance = program.picked or best.count_nonzero() == 1
+    rounding = rounding_on_the_way(program) / (2 if program.picked else 8) if is_chance else 0.0
     allowed = 3 * errors[1] + torch.finfo(have.dtype).eps * 8 * scale + rounding * scale + 1e-12 * max(1.0, abs(program.factor))
     assert errors[0] <= allowed, f"result {i}: wrong by {errors[0]:g}, eager by {errors[1]:g} of {scale:g}"
+
+
+def rounding_on_the_way(program: Program) -> float:
+    """The coarsest epsilon of what the program casts to; 0 where it casts to nothing."""
+    cast = torch.bfloat16 if "rounded" in sum(program.points, ()) and program.dtype != torch.float64 else None
+    return max((torch.finfo(dtype).eps for dtype in (program.autocast, cast) if dtype), default=0.0)
+
+
+def least_overflow(i: int, best: torch.Tensor, program: Program) -> torch.Tensor:
+    """How large each number is at least where autocast's dtype can't hold what it is computed of. The first number of the bias also makes the scale: the
+    gradient of that is rounded to autocast's dtype, and reaches the bias through a sigmoid's slope."""
+    least = torch.full_like(best, 0.999 * torch.finfo(program.autocast).max if program.autocast else float("inf"), requires_grad=False)
+    if i and best.shape == (program.classes,) and "tensor" in str(program.points):
+        first = program.leaves(torch.float64)[2][0].detach().sigmoid()
+        least[0] *= first * (1 - first)
+    return least
 
 
 def geometry(t: torch.Tensor) -> tuple:
