@@ -49,7 +49,8 @@ CHUNKS = {"cuda": 3 << 27, "cpu": 1 << 26}
 """Bytes of a chunk's logits, and of their gradient, where there are more than the limit; of a limit that the user gives, that limit."""
 ALIGNED = 128
 """Rows of a chunk are a multiple of this, where there are as many."""
-MOST_CHUNKS = 64
+MOST_CHUNKS, MOST_SYMBOLIC = 64, 32
+"""Chunks of a loss; of one whose number of rows is a symbol, whose chunks take twice as long to compile, and of which there are more."""
 LEAST_ROWS = 2176
 """Of a chunk in half precision on GPUs, unless a number of bytes is given. Each chunk reads and writes the sum of the weight's gradients in float32, 8 bytes
 for each of its elements, while the three products of the chunk take 6 operations for each and for every row. GPUs do about 160 of those in the time of a
@@ -146,7 +147,7 @@ def loss_made(logits: torch.Tensor, target: torch.Tensor, node: Node, given: dic
     row_bytes = (1 if is_on_gpu(logits) else 2) * classes * logits.dtype.itemsize  # on GPUs the gradient takes the memory of the logits
     count = most_rows(logits) if is_symbolic(logits) else target.numel()
     of_chunk = env.config.logits_bytes or max(CHUNKS[logits.device.type], LEAST_ROWS * row_bytes if half else 0)
-    rows = rows_of_chunk(count, row_bytes, of_chunk)
+    rows = rows_of_chunk(count, row_bytes, of_chunk, MOST_SYMBOLIC if is_symbolic(logits) else MOST_CHUNKS)
     chunks = 0
     if is_symbolic(logits):
         chunks = -(-count // rows)
@@ -210,10 +211,10 @@ def tell(env: Env, node: Node, chunked: bool, reason: str, size: int) -> None:
     env.emit(LossChunked(region=env.region, bucket=env.bucket, chunked=chunked, reason=reason, bytes=size, site=site))
 
 
-def rows_of_chunk(rows: int, row_bytes: int, limit: int) -> int:
+def rows_of_chunk(rows: int, row_bytes: int, limit: int, most_chunks: int = MOST_CHUNKS) -> int:
     """Chunks of about equal size, as few as the limit allows."""
     most = max(1, limit // row_bytes)
-    fewest = -(-rows // MOST_CHUNKS)
+    fewest = -(-rows // most_chunks)
     most = max(most // ALIGNED * ALIGNED or most, aligned(fewest) if fewest > ALIGNED else fewest)
     even = -(-rows // -(-rows // most))
     return min(most, aligned(even)) if most >= ALIGNED else even

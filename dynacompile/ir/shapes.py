@@ -19,6 +19,7 @@ import torch
 from dynacompile.config import Bounds
 from dynacompile.ir.expressions import Quantity
 from dynacompile.ir.fakes import FakeMode, fake_mode
+from dynacompile.ir.repeated_fakes import repeated
 from dynacompile.ir.source import Source
 from dynacompile.ir.zero_one import lenient, may_be_one
 from dynacompile.private import of_torch
@@ -118,12 +119,15 @@ def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeMode:
     this, dispatch = weakref.ref(mode), type(mode).dispatch
     small = mode.shape_env.small = lenient(mode.shape_env)  # type: ignore[union-attr]
 
+    def ruled(mode: FakeMode, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        with small.within(func, args):
+            return dispatch(mode, func, types, args, kwargs)
+
     def decomposed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         mode = this()
         assert mode is not None  # it is what is called
         if func not in CONCRETE:
-            with small.within(func, args):
-                return dispatch(mode, func, types, args, kwargs)
+            return repeated(mode, func, args, kwargs or {}, lambda: ruled(mode, func, types, args, kwargs))
         with of_torch.ExcludeDispatchKeyGuard(FUNCTIONALIZE), mode:
             return of_torch.decomposition_table[func](*args, **(kwargs or {}))
 

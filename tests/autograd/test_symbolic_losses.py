@@ -97,6 +97,17 @@ def test_bounds_of_marks_hold():
     assert called(Head("plain"), (8, 2, 64, 33), dynamic=marks) == [(8, True)]
 
 
+def test_most_chunks_of_symbolic_sizes():
+    """Of many rows each chunk is larger."""
+    made: list = []
+    end = dynacompile.subscribe(made.append)
+    try:
+        dynacompile.compile(Head("plain"), backend="aot_eager", isolate_recompiles=True, dynamic=True, options={"logits_bytes": LIMIT // 16})(*inputs(24))
+    finally:
+        end()
+    assert [e.reason.split("computed ")[1] for e in made if isinstance(e, LossChunked)] == ["in 32 chunks"]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_the_logits_are_never_whole(form, monkeypatch):
     """In bytes for the sizes of the call; buffers of the schedule have symbolic sizes."""
