@@ -97,6 +97,7 @@ def test_bounds_of_marks_hold():
     assert called(Head("plain"), (8, 2, 64, 33), dynamic=marks) == [(8, True)]
 
 
+@pytest.mark.further
 def test_most_chunks_of_symbolic_sizes():
     """Of many rows each chunk is larger."""
     made: list = []
@@ -127,6 +128,6 @@ def test_the_logits_are_never_whole(form, monkeypatch):
         assert hint(plan.arena) <= LIMIT + 6 * (CLASSES + 4 * 24) * WIDTH + 4096, "a chunk of logits, and its gradient"
 
 
-def test_interpreted_and_built_kernels():
-    for options in ({"logits_bytes": LIMIT, "reference": True}, {"logits_bytes": LIMIT}):
-        assert called(Head("shifted and capped"), (24, 7), backend="default", options=options) == [(24, True)]
+@pytest.mark.parametrize("options", ({"reference": True}, {}), ids=("interpreted", "built"))
+def test_kernels(options):
+    assert called(Head("shifted and capped"), (24, 7), backend="default", options={"logits_bytes": LIMIT, **options}) == [(24, True)]
