@@ -10,6 +10,7 @@ import torch
 import torch.fx
 from torch.nn import functional as F
 
+from dynacompile.ops.logit_points import ROWS
 from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
@@ -62,8 +63,15 @@ def point_of(node: Node) -> tuple[str, tuple[object, ...]] | None:
         if name not in REVERSED or others != [logits] or node.target in IN_PLACE:
             return None
         name, others = REVERSED[name], [first]
-    fits = name == "clamp" and all(o is None or type(o) in (int, float) for o in others)
-    return (name, tuple(others)) if fits or all(is_number(o, logits) for o in others) else None
+    given = [o for o in others if o is not None or name != "clamp"]
+    if not all(is_number(o, logits) for o in given) or (ROWS[name].of_other is None and any(has_gradient(o) for o in given)):
+        return None
+    return name, tuple(others)
+
+
+def has_gradient(value: Any) -> bool:
+    found = value.meta["val"] if isinstance(value, Node) else None
+    return isinstance(found, torch.Tensor) and found.requires_grad
 
 
 def is_number(value: Any, logits: Node | None) -> bool:

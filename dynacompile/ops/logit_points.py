@@ -30,12 +30,14 @@ class Point:
 
 class Row(NamedTuple):
     """made: the result for the logits x and the other operands. back: the gradient of x, of that of the result, x, the result and the others; of_other: that of
-    the other operand, for each logit. keeps_other: eager's autograd keeps that one."""
+    the other operand, for each logit; without it the others have no gradients. keeps_other: eager's autograd keeps that one. compares: eager's derivative
+    compares logits with the others, which it rounds to the logits' dtype."""
 
     made: Callable[..., torch.Tensor]
     back: Callable[..., torch.Tensor]
     of_other: Callable[..., torch.Tensor] | None = None
     keeps_other: bool = False
+    compares: bool = False
 
 
 def within(g: torch.Tensor, x: torch.Tensor, y: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
@@ -52,9 +54,17 @@ ROWS = {
     "neg": Row(lambda x: -x, lambda g, x, y: -g),
     "tanh": Row(torch.tanh, lambda g, x, y: g * (1 - y * y)),
     "sigmoid": Row(torch.sigmoid, lambda g, x, y: g * ((1 - y) * y)),
-    "clamp": Row(lambda x, low, high: x.clamp(low, high), within),
+    "clamp": Row(lambda x, low, high: x.clamp(low, high), within, compares=True),
     "cast": Row(lambda x: x, lambda g, x, y: g),
 }
+
+
+def number(other: Any, rounded_as: torch.Tensor | None) -> Any:
+    """An operand beside a logit in the backward: what it was, or as it is after rounding to a dtype of half precision."""
+    if other is not None and rounded_as is not None and rounded_as.dtype in HALVES:
+        plain = not isinstance(other, torch.Tensor)
+        other = torch.full((), other, dtype=rounded_as.dtype, device=rounded_as.device) if plain else other.to(rounded_as.dtype)
+    return wide(other) if isinstance(other, torch.Tensor) else other
 
 
 class Passed:
@@ -69,8 +79,8 @@ class Passed:
         """The gradient of the logits, for that of the last results, and those of tensors among the operands: of each row, whose sum is theirs."""
         of_others: list[torch.Tensor] = []
         for point, x, y in reversed([*zip(self.points, self.results, self.results[1:])]):
-            row, numbers = ROWS[point.name], tuple(wide(o) if isinstance(o, torch.Tensor) else o for o in point.others)
-            operands = wide(x), wide(y), *numbers
+            row = ROWS[point.name]
+            operands = wide(x), wide(y), *(number(o, x if row.compares else None) for o in point.others)
             if row.of_other is not None and any(t.requires_grad for t in point.tensors()):
                 of_others.insert(0, row.of_other(gradient, *operands).sum(1))
             gradient = row.back(gradient, *operands)

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import dynacompile
+from dynacompile.autograd import large_losses
 from tests.autograd.test_large_losses import CLASSES, LIMIT, WHOLE, WIDTH, chunks_count_as_large, decided, differentiated, held, operands, schedules
 
 assert chunks_count_as_large, "a fixture of this file, too"
@@ -131,6 +132,65 @@ def test_logits_of_half_precision_are_rounded_where_eager_rounds_them():
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+@pytest.mark.parametrize("bounds", [(-2.999, 1.999), (-2.001, 3.001)], ids=["inner", "outer"])
+def test_bounds_of_a_clamp_are_rounded_to_half_precision(backend, bounds):
+    """As in eager, where a logit that is the rounded bound has a gradient: here one of ten is such."""
+
+    def clamped(x, weight, targets):
+        return loss_of(F.linear(x, weight).clamp(*bounds), targets)
+
+    x, weight, _, targets = operands(grad=False)
+    given = [t.round().clamp(-1, 1).bfloat16().requires_grad_() for t in (x, weight)]
+    results = []
+    for call in (clamped, compiled(clamped, backend)):
+        results.append(torch.autograd.grad(call(*given, targets), given))
+    torch.testing.assert_close(results[1], results[0], rtol=2e-2, atol=1e-4)
+
+
+def padded_and_capped(logits, scale):
+    """What is added makes classes that are padded differ from zero."""
+    return 4 * torch.tanh((logits * scale + 3) / 4)
+
+
+def padded_and_divided(logits, scale):
+    return (2 - logits).sigmoid() * 6 / scale
+
+
+def padded_and_clamped(logits, scale):
+    return (logits / 0.7 - 2).clamp(-5, 4.5).float() * scale
+
+
+@pytest.mark.parametrize("options", [None, {"reference": True}], ids=["eager", "interpreted"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("points", [padded_and_capped, padded_and_divided, padded_and_clamped], ids=lambda f: f.__name__)
+def test_classes_that_are_padded_do_not_count(points, dtype, options, monkeypatch):
+    """As on GPUs, on which products of an odd number of classes are slow; in the loss, the gradients, and that of the scale."""
+    made, loss_made = [], large_losses.loss_made
+    monkeypatch.setattr(large_losses, "is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(large_losses, "has_wide_sums", lambda: False)
+    monkeypatch.setattr(large_losses, "loss_made", lambda *given: (made.append(loss_made(*given)), made[-1])[1])
+    x, weight, bias, targets = operands(grad=False)
+    odd, targets = CLASSES - 3, targets.clamp(max=CLASSES - 4)
+
+    def form(x, weight, bias, scale):
+        logits = points(F.linear(x, weight, bias), scale)
+        return F.cross_entropy(logits.view(-1, odd), targets.view(-1), label_smoothing=0.2, weight=weights.to(logits.dtype))
+
+    weights = torch.linspace(0.5, 1.5, odd)
+    call = compiled(form, "default" if options else "aot_eager", **(options or {}))
+    results = []
+    for called, kind in ((form, torch.float64), (form, dtype), (call, dtype)):
+        given = [t.to(dtype).to(kind).requires_grad_() for t in (x / 2, weight[:odd], bias[:odd], torch.tensor(1.25))]
+        value = called(*given)
+        results.append([value, *torch.autograd.grad(value * 8, given)])
+    assert [loss.padded for loss in made] == [512]
+    for exact, wanted, got in zip(*results, strict=True):
+        assert (got.dtype, got.shape, got.stride()) == (wanted.dtype, wanted.shape, wanted.stride())
+        errors = [(t.double() - exact).abs().max().item() for t in (got, wanted)]
+        assert errors[0] <= 2 * errors[1] + torch.finfo(dtype).eps * exact.abs().max().item()
+
+
 def by_a_vector(x, weight, bias, targets):
     return loss_of(F.linear(x, weight) * bias, targets)
 
@@ -155,6 +215,10 @@ def tanh_that_is_written(x, weight, bias, targets):
     return loss_of(logits, targets)
 
 
+def clamped_by_learned_bounds(x, weight, bias, targets):
+    return loss_of(F.linear(x, weight).clamp(-bias[0].exp(), bias[1].exp()), targets)
+
+
 def rounded_down(x, weight, bias, targets):
     return loss_of(torch.div(F.linear(x, weight), 2, rounding_mode="floor"), targets)
 
@@ -166,6 +230,7 @@ def rounded_down(x, weight, bias, targets):
         (squared, ["the logits have another use: the loss itself"]),
         (scaled_behind_the_softmax, ["the logits are changed by an operation that is not followed"]),
         (logarithms_before_the_scale, ["the logarithms are not those of the loss's logits"]),
+        (clamped_by_learned_bounds, ["the logits are changed by an operation that is not followed"]),
         (rounded_down, ["the logits are changed by an operation that is not followed"]),
     ],
     ids=lambda v: v.__name__ if callable(v) else "",
