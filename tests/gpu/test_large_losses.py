@@ -26,6 +26,22 @@ class Head(nn.Module):
             return F.cross_entropy(logits.view(-1, CLASSES).float(), targets.view(-1), **self.loss)
 
 
+class ScaledHead(Head):
+    """Caps the logits, as Gemma 2, and scales them by what is learned, as CLIP. Their classes are padded, since no multiple of 8."""
+
+    def __init__(self, **loss: object):
+        super().__init__(bias=True, **loss)
+        self.scale = nn.Parameter(torch.tensor(0.25))
+
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return self.loss_of(self.layer(x), targets)
+
+    def loss_of(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        logits = 5 * torch.tanh((logits + 2) / 5) * self.scale.exp()
+        return F.cross_entropy(logits.view(-1, CLASSES).float(), targets.view(-1), **self.loss)
+
+
 def step(call, model, x, targets):
     """The loss, its gradients, and the bytes that were taken above what there was before."""
     model.zero_grad()
@@ -72,6 +88,31 @@ def test_results_and_memory(bias, loss):
     parameters = sum(p.numel() * 4 for p in model.parameters()) + x.numel() * 4
     assert peak <= LIMIT + 3 * parameters + (8 << 20), "chunks, and the operands and gradients"
     assert peak < LOGITS < whole
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["constant rows", "symbolic rows"])
+@pytest.mark.parametrize("loss", [{"label_smoothing": 0.1}, {"reduction": "none"}], ids=["smoothed", "rows"])
+def test_scaled_logits_of_padded_classes(loss, dynamic):
+    model = ScaledHead(**loss).cuda()
+    events: list = []
+    end = dynacompile.subscribe(events.append)
+    compiled = dynacompile.compile(model, isolate_recompiles=True, dynamic=dynamic, options={"logits_bytes": LIMIT})
+    try:
+        for length in (ROWS // 8, ROWS // 8 - 300) if dynamic else (ROWS // 8,):
+            x = torch.randn(8, length, WIDTH, generator=torch.Generator().manual_seed(1)).cuda().requires_grad_()
+            targets = torch.randint(0, CLASSES, (8, length), generator=torch.Generator().manual_seed(2)).cuda()
+            given, peak = step(compiled, model, x, targets)
+            wanted, whole = step(model, model, x, targets)
+            best, _ = step(lambda x, t: model.loss_of(F.linear(x, model.layer.weight, model.layer.bias), t), model, x, targets)
+            for have, want, right in zip(given, wanted, best, strict=True):
+                assert (have.dtype, have.shape, have.stride()) == (want.dtype, want.shape, want.stride())
+                errors = [(t.double() - right.double()).abs().max().item() for t in (have, want)]
+                rows = 8 * length if loss.get("reduction") == "none" and not right.dim() else 1
+                assert errors[0] <= 2 * errors[1] + 4e-3 * max(right.abs().max().item(), 0.0 if right.dim() else rows)
+            assert peak < LOGITS < whole or length < ROWS // 8
+    finally:
+        end()
+    assert [e.chunked for e in events if isinstance(e, LossChunked)] == [True]
 
 
 def test_float32():
