@@ -4,8 +4,9 @@ A program is its seed: a layer (with a bias or not, as a product, tied to an emb
 classes; scales, caps and other operations on each logit, by numbers and by tensors without dimensions, around the casts, in place at times), a loss (mean, sum
 or rows; ignored targets, all of them at times; label smoothing; weights of classes; as a softmax and its likelihood; beside the logarithms of the rows' sums
 of exponentials; or one class of each row, picked of a softmax), autocast or a dtype, which of the operands have gradients, and now and then what keeps the
-logits whole: another use, a write between, gradients that end. A result may be as far from float64 as eager's, a few times over. Some programs are called
-with other numbers of rows afterwards, so that those become symbols. Then come a target that is no class, a second backward, and gradients of gradients.
+logits whole: another use, a write between, gradients that end. A result may be as far from float64 as eager's, a few times over, where eager's error is the
+largest of this program's and of its neighbours', since one may be small by chance. Some programs are called with other numbers of rows afterwards, so that
+those become symbols. Then come a target that is no class, a second backward, and gradients of gradients.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SPOILERS = ("returned", "written", "detached", "masked", "hooked", "no grad", "s
 POINTS = ("times", "over", "cap", "in place", "cast", "rounded", "less", "from", "negated", "clamped", "sigmoid")
 CURVED = ("plus a tensor", "from a tensor")
 """A tensor that is added, or divided by again, has a gradient of zero, but for a curve behind it."""
+NEIGHBOURS, NUDGE = 16, 0.02
+"""Programs on whose operands eager's rounding is measured where it is small on a program's own, and how far those operands are from its own."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Program:
     points: tuple[tuple[str, ...], tuple[str, ...]]
     others: tuple[tuple[int, ...], ...]
     is_rounded: bool = True
+    nudge: int = 0
 
     def text(self) -> str:
         return "\n".join(f"  {name}: {value}" for name, value in vars(self).items())
@@ -61,8 +65,11 @@ class Program:
     def leaves(self, dtype: torch.dtype) -> list[torch.Tensor]:
         generator = torch.Generator().manual_seed(self.seed)
         sizes = (*self.rows, self.width), (self.classes, self.width), (self.classes,)
-        made = [torch.randn(s, generator=generator, dtype=torch.float64).to(self.dtype).to(dtype) for s in sizes]
-        return [t.requires_grad_(w) for t, w in zip(made, self.wanted, strict=True)]
+        made = [torch.randn(s, generator=generator, dtype=torch.float64) for s in sizes]
+        if self.nudge:
+            generator.manual_seed(self.nudge)
+            made = [t * (1 + NUDGE * torch.randn(t.shape, generator=generator, dtype=torch.float64)) for t in made]
+        return [t.to(self.dtype).to(dtype).requires_grad_(w) for t, w in zip(made, self.wanted, strict=True)]
 
     def targets(self) -> torch.Tensor:
         generator = torch.Generator().manual_seed(self.seed + 1)
@@ -278,43 +285,53 @@ def check(program: Program, backend: str) -> list[LossChunked]:
 
 
 def check_call(program: Program, compiled: Callable) -> None:
-    targets, twice = program.targets(), program.dtype == torch.float64 and program.seed % 3 == 0
-    given = run(compiled, program.leaves(program.dtype), targets, twice)
-    wanted = run(program, program.leaves(program.dtype), targets, twice)
-    exact = run(replace(program, autocast=None, is_rounded=False), program.leaves(torch.float64), targets, twice)
+    twice = program.dtype == torch.float64 and program.seed % 3 == 0 and program.spoiler != "written"  # of a graph that writes its inputs: refused
+    given = run(compiled, program.leaves(program.dtype), program.targets(), twice)
+    wanted, exact = eager_and_exact(program, twice)
     assert len(given) == len(wanted), f"{len(given)} results, not {len(wanted)}"
     for i, (have, want, best) in enumerate(zip(given, wanted, exact, strict=True)):
         assert (have is None) == (want is None), f"result {i}: {have} is not {want}"
         if have is not None and want is not None and best is not None:
-            check_close(i, have, want, best, program)
+            check_close(i, have, want, best, program, twice)
 
 
-def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor, program: Program) -> None:
-    """A picked number, or the only one that is not zero, may be exact in eager by chance: where numbers are rounded on the way, by autocast or a cast, these
-    may be off by a rounding, or a part of one. In float64 the exact result is eager's own, so that what counts is the size of the terms that were added. A
-    gradient that float16 can't hold is inf in eager, which rounds the product to it, and may be a number where chunks are added in float32."""
+def eager_and_exact(program: Program, twice: bool) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
+    """Eager's results, and those in float64, which nothing rounds on the way."""
+    exact = replace(program, autocast=None, is_rounded=False)
+    return run(program, program.leaves(program.dtype), program.targets(), twice), run(exact, exact.leaves(torch.float64), exact.targets(), twice)
+
+
+def check_close(i: int, have: torch.Tensor, want: torch.Tensor, best: torch.Tensor, program: Program, twice: bool) -> None:
+    """A number may be exact in eager by chance. Where ours is farther from float64 than eager's, eager's error is that of the largest of the same program
+    on operands near by, which are rounded otherwise. In float64 the exact result is eager's own, so that what counts is the size of the terms that were
+    added. A gradient that float16 can't hold is inf in eager, which rounds the product to it, and may be a number where chunks are added in float32."""
     assert geometry(have) == geometry(want), f"result {i}: another geometry"
     other = have.isfinite() != want.isfinite()
     assert not (other & ~(have.isfinite() & (best.abs() >= least_overflow(i, best, program)))).any(), f"result {i}: other places are not finite"
-    finite = have.isfinite() & want.isfinite() & best.isfinite()
-    errors = [(t.double() - best.double())[finite].abs().max().item() if finite.any() else 0.0 for t in (have, want)]
-    scale = best[finite].abs().max().item() if finite.any() else 0.0
-    is_chance = program.picked or best.count_nonzero() == 1
-    rounding = rounding_on_the_way(program) / (2 if program.picked else min(8.0, 2 * max(1, counted_rows(program)) ** 0.5)) if is_chance else 0.0
-    allowed = 3 * errors[1] + torch.finfo(have.dtype).eps * 8 * scale + rounding * scale + 1e-12 * max(1.0, abs(program.factor))
-    assert errors[0] <= allowed, f"result {i}: wrong by {errors[0]:g}, eager by {errors[1]:g} of {scale:g}"
+    if program.autocast and other.any():
+        allowed = 16 * torch.finfo(program.autocast).eps * size_of(best[other])
+        assert far(have[other], best[other]) <= allowed, f"result {i}: wrong by {far(have[other], best[other]):g} where eager is not finite"
+        have, want, best = have[~other], want[~other], best[~other]
+    error, by_eager, scale = far(have, best), far(want, best), size_of(best)
+    finest = torch.finfo(have.dtype).eps * 8 * scale + 1e-12 * max(1.0, abs(program.factor))
+    if error > 3 * by_eager + finest:
+        by_eager = max(by_eager, *(error_of_neighbour(replace(program, nudge=n), i, twice) for n in range(1, NEIGHBOURS + 1)))
+    assert error <= 3 * by_eager + finest, f"result {i}: wrong by {error:g}, eager by {by_eager:g} of {scale:g}"
 
 
-def counted_rows(program: Program) -> int:
-    """Of which a loss is the mean or the sum: of few of them the roundings do not cancel."""
-    _, targets = program.through(torch.empty(*program.rows, program.classes), program.targets())
-    return int((targets != program.loss.get("ignore_index", -100)).sum())
+def error_of_neighbour(program: Program, i: int, twice: bool) -> float:
+    want, best = (results[i] for results in eager_and_exact(program, twice))
+    return 0.0 if want is None or best is None else far(want, best)
 
 
-def rounding_on_the_way(program: Program) -> float:
-    """The coarsest epsilon of what the program casts to; 0 where it casts to nothing."""
-    cast = torch.bfloat16 if "rounded" in sum(program.points, ()) and program.dtype != torch.float64 else None
-    return max((torch.finfo(dtype).eps for dtype in (program.autocast, cast) if dtype), default=0.0)
+def far(found: torch.Tensor, best: torch.Tensor) -> float:
+    """The largest error, among numbers that are finite."""
+    return size_of(found.double() - best.double())
+
+
+def size_of(t: torch.Tensor) -> float:
+    finite = t.isfinite()
+    return t[finite].abs().max().item() if finite.any() else 0.0
 
 
 def least_overflow(i: int, best: torch.Tensor, program: Program) -> torch.Tensor:
