@@ -41,7 +41,8 @@ from dynacompile.ir.looks import made
 from dynacompile.ir.rounds import is_again, unroll
 from dynacompile.ir.schedule import Schedule
 from dynacompile.ir.segments import depends_on_values
-from dynacompile.ir.shapes import ShapePolicy, forget_shape_envs
+from dynacompile.ir.shape_envs import forget_shape_envs
+from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.symbolic_graphs import executable, write_code
 from dynacompile.lower import lower
 from dynacompile.markers import disable

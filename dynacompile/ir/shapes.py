@@ -1,17 +1,15 @@
 """Symbolic sizes: torch's ShapeEnv without Dynamo, fakes whose sizes are symbols.
 
-torch's module for symbolic shapes, and SymPy, cost a third of a second: they are imported by name when a compile first needs symbols.
+torch's module for symbolic shapes, and SymPy, cost a third of a second: they are imported by name when a compile first needs symbols (`shape_envs.py`).
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from types import MethodType
 from typing import Any
 
 import torch
@@ -20,12 +18,12 @@ from dynacompile.config import Bounds
 from dynacompile.ir.expressions import Quantity
 from dynacompile.ir.fakes import FakeMode, fake_mode
 from dynacompile.ir.repeated_fakes import repeated
+from dynacompile.ir.shape_envs import SYMBOLIC, shape_env
 from dynacompile.ir.source import Source
 from dynacompile.ir.zero_one import lenient, may_be_one
 from dynacompile.private import of_torch
-from dynacompile.private.of_torch import FakeTensorMode, SLoc, TorchSource
+from dynacompile.private.of_torch import FakeTensorMode, TorchSource
 
-SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
 CONCRETE = frozenset({torch.ops.aten.constant_pad_nd.default})
 """Ops whose implementation for fakes takes no symbols, and whose decomposition does."""
 FUNCTIONALIZE = of_torch.DispatchKeySet(of_torch.functionalize_key)
@@ -70,41 +68,6 @@ class Named(TorchSource):
 
     def __init__(self, text: str):
         self.__dict__["name"] = text
-
-
-def shape_env(site: Callable[[], Any], values: bool = False) -> Any:
-    """A ShapeEnv in which equal sizes are not taken for the same, and whose guards carry the user's place, `site()`, as it was. values: operations
-    whose results depend on values have symbols for these."""
-    env = importlib.import_module(SYMBOLIC).ShapeEnv(duck_shape=False, allow_scalar_outputs=values, allow_dynamic_output_shape_ops=values)
-    place = weak(site)
-    env._get_stack_summary = lambda is_debug=False, framework_loc=None: (SLoc(place(), None), "")
-    env._log_guard = lambda prefix, guard, forcing_spec: None
-    return env
-
-
-def weak(function: Callable[[], Any]) -> Callable[[], Any]:
-    """The function, which gives None once the object is gone whose method it is.
-
-    What a ShapeEnv and a mode for fakes hold must not lead back to them: fakes hold both through C++, where the collector does not see them, so that
-    a cycle of theirs outlives a first collection of what the program has dropped, and a full collection is rare.
-    """
-    if not isinstance(function, MethodType):
-        return function
-    reference = weakref.WeakMethod(function)
-
-    def call() -> Any:
-        method = reference()
-        return None if method is None else method()
-
-    return call
-
-
-def forget_shape_envs() -> None:
-    """Methods of ShapeEnv are cached by torch for all of its instances, which keeps the last hundreds of them and what they were asked."""
-    module = sys.modules.get(SYMBOLIC)
-    for method in () if module is None else vars(module.ShapeEnv).values():
-        if hasattr(method, "cache_clear"):
-            method.cache_clear()
 
 
 def symbolic_rules(mode: FakeTensorMode) -> AbstractContextManager:

@@ -12,7 +12,8 @@ from dynacompile.errors import Unsupported
 from dynacompile.ir.extents import derived
 from dynacompile.ir.index import Extent, Index, Symbol, atom, constant, hint
 from dynacompile.ir.index import extent as simplest
-from dynacompile.ir.shapes import EXAMPLE, SYMBOLIC
+from dynacompile.ir.shape_envs import SYMBOLIC
+from dynacompile.ir.shapes import EXAMPLE
 from dynacompile.ir.sizes import Source
 
 __all__ = ["extent", "hint", "is_symbolic", "sources"]

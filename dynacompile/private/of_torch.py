@@ -161,6 +161,14 @@ add(
 )
 add("Jacobians of several columns at once, in a backward that is differentiated", "a second derivative under vmap", add_batch_dim="torch._add_batch_dim")
 
+add(
+    "structured traces, whose first record settles whether they are written",
+    "symbolic sizes",
+    trace_structured="torch._logging._internal.trace_structured",
+    trace_log="torch._logging._internal.trace_log",
+    LazyTraceHandler="torch._logging._internal.LazyTraceHandler",
+)
+
 # who overrides torch's functions
 
 add(

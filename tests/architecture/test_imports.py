@@ -31,6 +31,11 @@ dynacompile.compile(Gpt())(tokens, tokens).backward()
 from tests.programs.test_p03_modules import ConvNet
 dynacompile.compile(ConvNet())(torch.randn(2, 3, 16, 16)).sum().backward()
 """,
+    "symbols": """
+compiled = dynacompile.compile(lambda x, n: (x[x > 0].sum() * n, x.view(-1, n).sum(0)), dynamic=True, fullgraph=True)
+for rows, n in ((6, 3), (8, 4)):
+    sum(t.sum() for t in compiled(torch.randn(rows, requires_grad=True), n)).backward()
+""",
 }
 
 
