@@ -19,7 +19,8 @@ from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import NEAREST, compute_dtype
 from dynacompile.ops.table import TABLE, Row
 
-CONVERSIONS = frozenset({"to_copy", "cast_prims"})  # an explicit conversion of a narrow number sees it rounded, as eager does
+CONVERSIONS = frozenset({"to_copy", "cast_prims"})
+"""Explicit conversions. Of a narrow number they see what its tensor holds, rounded; so do operations whose result has another type by its other operands."""
 JUMPS = frozenset(
     f"aten::{name}"
     for name in (
@@ -75,7 +76,7 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
                 buffer = low.buffers[given]
                 require_element(low, given, val.device)
                 value = low.load(o, buffer, low.broadcast(buffer, size))
-                if is_jump or (row.samples in CONVERSIONS and buffer.dtype != val.dtype):
+                if is_jump or (buffer.dtype != val.dtype and (row.samples in CONVERSIONS or val.dtype.is_floating_point)):
                     value = nearest(o, value, buffer)
                 if is_jump and promoted in NEAREST and buffer.dtype != promoted:
                     value = getattr(o, NEAREST[promoted])(o.cast(value, o.compute))

@@ -411,6 +411,27 @@ def test_explicit_conversions_see_rounded_numbers(dtype, reference):
     assert all(torch.equal(a, b) for a, b in zip(got, fn(x, y), strict=True))
 
 
+WIDENED = {
+    "product": lambda h, g: h * h + g,
+    "branch": lambda h, g: torch.where(h > 0, h.exp(), g),
+    "filled": lambda h, g: g / torch.full((), 3.3, dtype=h.dtype),
+    "filled like": lambda h, g: torch.full_like(g, 3.3, dtype=h.dtype) + g,
+    "too large": lambda h, g: g + torch.full((), 70000.0, dtype=torch.float16).clamp(max=65504) * h.new_ones(()),
+    "converted": lambda h, g: g * torch.full((), 3.3).to(h.dtype),
+    "scores": lambda h, g: (g / torch.full((), 3.3, dtype=h.dtype)).softmax(-1) @ g.mT,
+}
+
+
+@pytest.mark.parametrize("reference", [True, False], ids=["interpreted", "built"])
+@pytest.mark.parametrize("name", WIDENED)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_meets_a_wider_type_is_rounded_before(dtype, name, reference):
+    """Numbers that fill a tensor of half precision, and results of one operation in half precision."""
+    h, g = values(24, dtype).view(4, 6), values(24, torch.float64, 1).view(4, 6)
+    fn = WIDENED[name]
+    torch.testing.assert_close(dynacompile.compile(fn, options={"reference": reference})(h, g), fn(h, g), rtol=1e-12, atol=0)
+
+
 def test_python_types_as_dtypes():
     def fn(x):
         return torch.tensor([-1], dtype=int), x.to(float), torch.zeros(2, dtype=bool), x.sum(dtype=float), torch.full((2,), 1, dtype=complex), x.to(int)

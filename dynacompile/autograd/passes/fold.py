@@ -6,6 +6,7 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.facts import escaping, geometry, is_view
+from dynacompile.private import of_torch
 
 aten = torch.ops.aten
 Number = float | int | bool
@@ -43,12 +44,19 @@ def uniform_value(node: torch.fx.Node, uniform: dict[torch.fx.Node, Number]) -> 
         return None
     if node.target in FILLS:
         number = node.args[FILLS[node.target]]
-        return number if isinstance(number, (int, float)) else None
+        return held(number, shape[3]) if isinstance(number, (int, float)) else None
     if node.target in CONSTANT_FILLS:
         return CONSTANT_FILLS[node.target]
     if is_view(node) or node.target in (aten.clone.default, aten._to_copy.default):
-        return uniform.get(node.all_input_nodes[0])
+        number = uniform.get(node.all_input_nodes[0])
+        return None if number is None else held(number, shape[3])
     return None
+
+
+def held(number: Number, dtype: torch.dtype) -> Number:
+    """The number as an element of a floating-point tensor is: rounded to its digits."""
+    with of_torch.DisableTorchDispatch():
+        return torch.tensor(number, dtype=torch.float64, device="cpu").to(dtype).item()
 
 
 def dense_geometry(node: torch.fx.Node) -> tuple | None:
