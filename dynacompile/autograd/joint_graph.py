@@ -15,12 +15,14 @@ from dynacompile.ir.graphs import Mutation, Output, Part, Settled, Target, Watch
 class History:
     """What eager's autograd has of a call. watches: the inputs and forward outputs that it keeps, or views of them. parts: as in Marks, with the inputs
     that they lead to in the place of gradients, and -1 - k for the k-th point that the backward is cut at. reached: the tangents that the gradient of an
-    input comes from, by the index of the input, as the bits of a number. computed: the inputs that have a history of their own."""
+    input comes from, by the index of the input, as the bits of a number. computed: the inputs that have a history of their own. makers: as in Marks, with ends
+    as those of parts; empty for a single tangent."""
 
     watches: tuple[Watch, ...] = ()
     parts: tuple[Part, ...] = ()
     reached: Mapping[int, int] = field(default_factory=dict)
     computed: frozenset[int] = frozenset()
+    makers: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,11 +82,20 @@ def read_history(
     watches = tuple(Watch(*key, as_parts(nodes, ends), key in themselves) for key, nodes in sorted(found.items()))
     computed = frozenset(i for i in indices if inputs[i].value is not inputs[i].leaf)
     variables = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
-    return History(watches, as_parts(parts, ends), {i: variables.get(id(inputs[i].leaf), 0) for i in indices}, computed)
+    return History(watches, as_parts(parts, ends), {i: variables.get(id(inputs[i].leaf), 0) for i in indices}, computed, makers_of(outputs, leads, ends))
 
 
 def as_parts(found: set[tuple[int, int]], ends: Sequence[int]) -> tuple[Part, ...]:
     return tuple((bits(reached), tuple(ends[n] for n in bits(leads))) for reached, leads in sorted(found))
+
+
+def makers_of(outputs: Sequence[torch.Tensor], leads: Mapping[Node, int], ends: Sequence[int]) -> tuple[Part, ...]:
+    """Of each output, the node that made it. leads: the ends of each node, as the bits of a number."""
+    made: dict[Node | None, int] = {}
+    for i, tensor in enumerate(outputs):
+        made[tensor.grad_fn] = made.get(tensor.grad_fn, 0) | 1 << i
+    parts = {node: as_parts({(results, leads.get(node, 0) if node else 0)}, ends)[0] for node, results in made.items()}
+    return tuple(parts[t.grad_fn] for t in outputs) if len(outputs) > 1 else ()
 
 
 def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positions: Positions) -> None:
@@ -114,7 +123,14 @@ def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Seque
 
     parts = tuple(map(here, joint.history.parts))
     others, keeps, aliased = watches(joint, saved_inputs, saved_positions, here)
-    return replace(whole, watches=others, flags=joint.flags, parts=parts, needs=needs, keeps=keeps, aliased=aliased)
+    makers = shorter(map(here, joint.history.makers), len(joint.grads))
+    return replace(whole, watches=others, flags=joint.flags, parts=parts, needs=needs, keeps=keeps, aliased=aliased, makers=makers)
+
+
+def shorter(makers: Iterable[Part], gradients: int) -> tuple[Part, ...]:
+    """Without those that a node always stands for, as they lead to all of its gradients: nothing where these are all."""
+    found = tuple(maker if len(maker[1]) < gradients else ((), ()) for maker in makers)
+    return found if any(results for results, _ in found) else ()
 
 
 def watches(
@@ -225,6 +241,7 @@ def stage_marks(
         needs=needs,
         keeps=keeps,
         aliased=aliased,
+        makers=shorter((here(joint.history.makers[t]) for t in gradients.tangents if joint.history.makers), len(gradients.edges)),
     )
 
 

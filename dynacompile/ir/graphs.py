@@ -135,6 +135,8 @@ class Marks:
     needs: for each saved tensor, what of the backward reads it. It is freed when no backward pass can come to that any more.
     keeps: for each saved tensor, the nodes of eager's that keep it: where one of them runs, a write after the call is an error.
     aliased: saved inputs, by their place among what is saved, that no node of eager's keeps as themselves: their metadata may change after the call.
+    makers: for each tangent, the node of eager's that made the output, with the tangents of its results: where it does not run, the output retains no gradient.
+        Without tangents: it runs where the node of the graph does. Empty: so do all.
     """
 
     inference: tuple[int, ...] = ()
@@ -146,6 +148,7 @@ class Marks:
     needs: tuple[tuple[Part, ...], ...] = ()
     keeps: tuple[tuple[Part, ...], ...] = ()
     aliased: tuple[int, ...] = ()
+    makers: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -56,5 +58,55 @@ bool is_asked(const Partial& node, size_t way) {
     }
     return false;
 }
+
+bool is_end(Partial& node, const std::vector<int64_t>& tangents) {
+    const auto* infos = torch::autograd::get_current_graph_task_exec_info();
+    const auto found = infos ? infos->find(&node) : Infos::const_iterator();
+    if (!infos || found == infos->end()) return false;
+    const bool gives = gives_gradients(*infos);
+    return std::any_of(tangents.begin(), tangents.end(), [&](int64_t tangent) { return is_end(node, uint32_t(tangent), found->second, gives); });
+}
+
+namespace {
+
+using torch::autograd::FunctionPreHook;
+using torch::autograd::variable_list;
+
+// What retains the gradient of a tensor. torch moves it to another node where the tensor is written: there it retains what comes.
+struct Retaining final : public FunctionPreHook {
+    Retaining(FunctionPreHook* hook, uint32_t tangent) : hook(hook), tangent(tangent) {}
+    variable_list operator()(const variable_list& grads) override {
+        const auto node = torch::autograd::get_current_node();
+        const auto* partial = dynamic_cast<const Partial*>(node.get());
+        return partial && !partial->is_made_by_pass(tangent) ? grads : (*hook)(grads);
+    }
+    void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override { hook->compiled_args(args); }
+
+    std::unique_ptr<FunctionPreHook> hook;
+    uint32_t tangent;
+};
+
+// torch calls the hooks of tensors, of which this is the first, and then what retains gradients, which it knows by the tangent.
+struct RetainingFirst final : public FunctionPreHook {
+    explicit RetainingFirst(Partial& node) : node(node) {}
+    variable_list operator()(const variable_list& grads) override {
+        std::lock_guard<std::mutex> lock(mutex);  // of two passes
+        for (auto& [tangent, hook] : node.retains_grad_hooks()) {
+            if (auto* known = dynamic_cast<Retaining*>(hook.get())) known->tangent = uint32_t(tangent);
+            if (!hook || dynamic_cast<Retaining*>(hook.get())) continue;
+            std::unique_ptr<FunctionPreHook> made = std::make_unique<Retaining>(hook.get(), uint32_t(tangent));
+            hook.swap(made);  // another pass may read it
+            made.release();
+        }
+        return grads;
+    }
+
+    Partial& node;  // which owns this
+    std::mutex mutex;
+};
+
+}  // namespace
+
+void retain_as_made(Partial& node) { node.add_tensor_pre_hook(std::make_unique<RetainingFirst>(node)); }
 
 }  // namespace dynacompile::runtime

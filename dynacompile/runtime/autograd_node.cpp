@@ -186,12 +186,21 @@ public:
         return sources.empty() || sources[gradient].empty() || std::find(sources[gradient].begin(), sources[gradient].end(), int64_t(tangent)) != sources[gradient].end();
     }
 
+    bool is_made_by_pass(uint32_t tangent) const override {
+        const std::vector<Part>& makers = region_->contract.marks.makers;
+        if (tangent >= makers.size() || makers[tangent].first.empty()) return true;
+        const Part& maker = makers[tangent];
+        return std::any_of(maker.second.begin(), maker.second.end(), [&](int64_t grad) { return is_asked(*this, size_t(grad)); }) ||
+               is_end(const_cast<RegionBackward&>(*this), maker.first);
+    }
+
     // later: of forward outputs, those that get a history after this.
     void remember(const Inputs& inputs, const Tensors& outputs, const std::vector<bool>& later = {}) {
         const Contract& contract = region_->contract;
         const auto& impls = inputs.impls;
         for (auto [input, dim] : contract.symbols) symbols_.push_back(dim < 0 ? inputs.numbers[input] : impls[input]->size(dim));
         geometry_ = region_->tangent_geometry(outputs);
+        if (!contract.marks.makers.empty()) retain_as_made(*this);
         saved_.reserve(contract.saved_inputs.size() + contract.saved_positions.size());
         for (int64_t input : contract.saved_inputs) {
             if (!impls[input]) fail("input ", input, " is saved for backward and is no tensor");

@@ -203,6 +203,11 @@ def keeps_for_none(source: str, got: Any, want: Any) -> bool:
     return ASKED.search(source) is not None and got == [None] and want == "RuntimeError: modified by an inplace operation" and "Marked.apply" in source
 
 
+def retains_for_none(source: str, got: Any, want: Any) -> bool:
+    """A custom function that gives no gradient to the one input that is asked for, and a result of which keeps its gradient: eager runs it nevertheless."""
+    return ASKED.search(source) is not None and got is None and isinstance(want, list) and "Marked.apply" in source and ".retain_grad()" in source
+
+
 def raises_another_error(source: str, got: Any, want: Any) -> bool:
     """Two statements of the frame are wrong. Of views with shared elements and of `set_`, capture tells at once what eager tells when it runs them."""
     pairs = {
@@ -221,6 +226,7 @@ KNOWN = (
     cannot_run_again,
     leads_elsewhere,
     keeps_for_none,
+    retains_for_none,
     raises_another_error,
 )
 """The documented differences, see docs/reliability.md, by what the first difference has to be: (source, ours, eager's)."""

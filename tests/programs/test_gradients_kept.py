@@ -234,3 +234,69 @@ def test_gradients_come_by_the_views_between(frame, computes, use, backend):
         yield use(x, sorted(wrap(lambda y: frame(y * 1 if computes else y))(y), key=lambda t: -t.dim()))
 
     check_same(story, backend=backend)
+
+
+# passes for some of the gradients alone
+
+
+def of_two_inputs(x, y):
+    return x.tanh(), y * 3
+
+
+def with_one_in_common(x, y):
+    h = x.detach() * y
+    return h, h.exp() * x
+
+
+def parts_of_one_function(x, y):
+    parts = Apart.apply(x * 1, y * 1)
+    return parts[0], parts[1]
+
+
+class Apart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return g * 2, h * 3
+
+
+def asks_for_the_first(x, y, loss):
+    yield torch.autograd.grad(loss, x)
+
+
+def asks_for_the_second(x, y, loss):
+    yield torch.autograd.grad(loss, y)
+
+
+def asks_in_two_passes(x, y, loss):
+    yield torch.autograd.grad(loss, x, retain_graph=True)
+    yield torch.autograd.grad(loss, y)
+
+
+@LEVELS
+@pytest.mark.parametrize("ask", [asks_for_the_first, asks_for_the_second, asks_in_two_passes], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("frame", [of_two_inputs, with_one_in_common, parts_of_one_function], ids=lambda f: f.__name__)
+def test_results_that_a_pass_does_not_come_through_keep_no_gradient(frame, ask, backend):
+    def story(wrap):
+        x, y = made(), made()
+        results = wrap(frame)(x, y)
+        for t in results:
+            t.retain_grad()
+        for _ in ask(x, y, sum((t * (i + 2)).sum() for i, t in enumerate(results))):
+            yield [t.grad for t in results]
+
+    check_same(story, backend=backend)
+
+
+@LEVELS
+def test_a_pass_that_gathers_for_a_result_and_an_input_of_another_one_fills_both(backend):
+    def story(wrap):
+        x, y = made(), made()
+        first, second = wrap(of_two_inputs)(x, y)
+        (first.exp() + second.sin()).sum().backward(inputs=[first, y])
+        yield first.grad, x.grad, y.grad
+
+    check_same(story, backend=backend)
