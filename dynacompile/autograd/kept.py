@@ -49,6 +49,7 @@ def read_history(
             owners[storage(entry.value)] = (True, i, entry.value)
     moved = {storage(plain): storage(result) for plain, result in laid}
     found: dict[tuple[bool, int], set[tuple[int, int]]] = {}
+    refusing: dict[tuple[bool, int], set[tuple[int, int]]] = {}
     themselves: set[tuple[bool, int]] = set()
     parts: set[tuple[int, int]] = set()
     held: dict[Node, Node] = dict(native_core().view_writes(tuple(outputs)))
@@ -79,7 +80,9 @@ def read_history(
             parts.add((reached[node], leads[node]))
             for owner in () if kept is None else owners_of(kept):
                 found.setdefault(owner[:2], set()).add((reached[node], leads[node]))
-    watches = tuple(Watch(*key, as_parts(nodes, ends), key in themselves) for key, nodes in sorted(found.items()))
+                if kept is owner[2] and not isinstance(node, torch.autograd.function.BackwardCFunction):
+                    refusing.setdefault(owner[:2], set()).add((reached[node], leads[node]))
+    watches = tuple(Watch(*key, as_parts(nodes, ends), key in themselves, as_parts(refusing.get(key, set()), ends)) for key, nodes in sorted(found.items()))
     computed = frozenset(i for i in indices if inputs[i].value is not inputs[i].leaf)
     variables = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
     return History(watches, as_parts(parts, ends), {i: variables.get(id(inputs[i].leaf), 0) for i in indices}, computed, makers_of(outputs, leads, ends))
@@ -138,12 +141,17 @@ def watches(
 ) -> tuple[tuple[Watch, ...], tuple[tuple[Part, ...], ...], tuple[int, ...]]:
     """(Those of what the node does not save itself, or what may lose its history, the parts that keep each of its saved tensors, those of Marks.aliased).
     here: a part as this node has it."""
-    kept = {(w.is_input, w.index): tuple(p for p in map(here, w.parts) if all(p)) for w in joint.history.watches}
+
+    def of_this(parts: Iterable[Part]) -> tuple[Part, ...]:
+        return tuple(p for p in map(here, parts) if all(p))
+
+    kept = {(w.is_input, w.index): of_this(w.parts) for w in joint.history.watches}
+    refusing = {(w.is_input, w.index): of_this(w.refusing) for w in joint.history.watches}
     own = [*((True, i) for i in saved_inputs), *((False, p) for p in saved_positions)]
     themselves = {w.index for w in joint.history.watches if w.is_input and w.as_itself}
     aliased = tuple(n for n, i in enumerate(saved_inputs) if i not in themselves)
     lasting = {key for key in own if not (key[0] and key[1] in joint.history.computed)}
-    others = tuple(Watch(*key, parts) for key, parts in kept.items() if parts and key not in lasting)
+    others = tuple(Watch(*key, parts, refusing=refusing[key]) for key, parts in kept.items() if parts and key not in lasting)
     return others, tuple(kept.get(key, ()) for key in own), aliased
 
 

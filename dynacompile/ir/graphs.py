@@ -116,12 +116,14 @@ class Watch:
     """A tensor that eager's autograd would keep: the input at `index`, or the forward output there, or a view of it. Writes to it after the call are an
     error of a backward pass that eager's node has a part in.
 
-    parts: the nodes that keep it. as_itself: whether one keeps the input itself, with what becomes of its metadata, and not views of it alone."""
+    parts: the nodes that keep it. as_itself: whether one keeps the input itself, with what becomes of its metadata, and not views of it alone.
+    refusing: of the nodes, those that refuse an input which has lost its history: torch's own that keep the input itself; a custom function takes it."""
 
     is_input: bool
     index: int
     parts: tuple[Part, ...]
     as_itself: bool = True
+    refusing: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -587,7 +587,7 @@ private:
                 C10_THROW_ERROR(Error, torch::autograd::ERR_BACKWARD_TWICE);
         }
         for (const Watched& w : watched_) {
-            if (w.is_detached() && has_part(w.watch->parts, tangents)) fail(was_detached);
+            if (w.is_detached() && has_part(w.watch->refusing, tangents)) fail(was_detached);
             if (w.counter.current_version() != w.version && has_part(w.watch->parts, tangents))
                 refuse_write(w.watch->is_input ? "input " : "output ", w.watch->index, w.counter.current_version(), w.version);
         }

@@ -79,7 +79,7 @@ def marks_row(marks: Marks, tangents: int, grads: int, saved: int) -> tuple:
     many there are."""
     everything = ((tuple(range(tangents)), tuple(range(grads))),)
     parts = marks.parts if marks.parts is not None else everything if saved else ()
-    watches = tuple((w.is_input, w.index, w.parts) for w in marks.watches)
+    watches = tuple((w.is_input, w.index, w.parts, w.refusing) for w in marks.watches)
     needs, keeps = marks.needs or (everything,) * saved, marks.keeps or (everything,) * saved
     return marks.inference, watches, marks.flags, marks.input_writes, marks.output_writes, parts, needs, keeps, marks.aliased, marks.makers
 

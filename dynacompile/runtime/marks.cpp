@@ -77,7 +77,7 @@ Marks read_marks(PyObject* row) {
     marks.inference = to_ints(item(row, 0));
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 1)); ++i) {
         PyObject* told = item(item(row, 1), i);
-        marks.watches.push_back({PyObject_IsTrue(item(told, 0)) == 1, int32_t(to_int(item(told, 1))), read_parts(item(told, 2))});
+        marks.watches.push_back({PyObject_IsTrue(item(told, 0)) == 1, int32_t(to_int(item(told, 1))), read_parts(item(told, 2)), read_parts(item(told, 3))});
     }
     for (Py_ssize_t i = 0; i < PyTuple_Size(item(row, 2)); ++i) marks.flags.push_back(to_ints(item(item(row, 2), i)));
     marks.parts = read_parts(item(row, 5));

@@ -38,11 +38,11 @@ struct Mutation {
 // Some of eager's autograd nodes: the tangents that they are reached from, and the gradients that they lead to.
 using Part = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
 
-// A tensor that eager's autograd would keep: writes after the call are an error.
+// A tensor that eager's autograd would keep: writes after the call are an error. refusing: of the parts, those that refuse it without its history.
 struct Watch {
     bool is_input;
     int32_t index;
-    std::vector<Part> parts;
+    std::vector<Part> parts, refusing;
 };
 
 // As ir.graphs.Marks.

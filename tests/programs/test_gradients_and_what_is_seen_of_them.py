@@ -8,7 +8,7 @@ import torch
 import dynacompile
 from dynacompile.capture.overlap import have_common_element
 from dynacompile.events import GraphBroke
-from tests.custom_functions import Dirty, DirtyOther, Marked, MaybeNone, Same
+from tests.custom_functions import Dirty, DirtyOther, Marked, MaybeNone, Same, Zeros
 from tests.scenarios import attempt, check_same
 
 LEVELS = pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
@@ -176,6 +176,25 @@ def test_a_saved_input_that_is_detached_in_place(backend):
     def story(wrap):
         _, x = computed()
         yield kind(attempt(wrap(frame)(x).sum().backward))
+
+    check_same(story, backend=backend, least=None)
+
+
+@LEVELS
+@pytest.mark.parametrize("is_changed", [False, True], ids=["as it is", "transposed"])
+def test_a_custom_function_takes_an_input_that_was_detached_in_place(is_changed, backend):
+    def frame(x, y):
+        z, _ = Zeros.apply(x, y)
+        x.detach_()
+        return z
+
+    def story(wrap):
+        _, x = computed()
+        _, y = computed()
+        z = wrap(frame)(x, y)
+        if is_changed:
+            x.t_()
+        yield kind(attempt(z.sum().backward))
 
     check_same(story, backend=backend, least=None)
 
