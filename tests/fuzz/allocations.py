@@ -225,10 +225,13 @@ class Point:
     onward: bool
 
 
-def points(failing: Failing, cheap_only: bool = False) -> list[Point]:
-    """All of them: the cheap steps' first. A step that ran twice allocates what it always does."""
+def points(failing: Failing, all_steps: list[Step], cheap_only: bool = False) -> list[Point]:
+    """All of them: the cheap steps' first. A step that ran after all others allocates what it always does: its function's entries are shared."""
     found = []
-    for index, step in enumerate(steps()):
+    for step in all_steps:
+        if step.cheap:
+            step.prepare()()
+    for index, step in enumerate(all_steps):
         if cheap_only and not step.cheap:
             continue
         run = step.prepare()
@@ -285,7 +288,8 @@ def check(failing: Failing, step: Step, point: Point) -> str | None:
 
 def child(first: int, last: int, cheap_only: bool) -> None:
     failing = Failing(os.environ[LIBRARY])
-    every, all_steps = points(failing, cheap_only), steps()
+    all_steps = steps()
+    every = points(failing, all_steps, cheap_only)
     gc.freeze()  # so that collections look at what came since
     print("points", len(every), flush=True)
     for index in range(first, min(last, len(every))):
