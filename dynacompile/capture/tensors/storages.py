@@ -148,7 +148,8 @@ class AddressValue(Value):
 def origin_of(cx: Context, value: TensorValue) -> TensorValue | None:
     """The input in whose storage a tensor lies; None where the frame made the storage."""
     here = storage_of(value.fake)
-    inputs = (cx.recorder.values[id(item.fake)] for item in cx.recorder.inputs if isinstance(item.fake, torch.Tensor))
+    known = (cx.recorder.tensors.get(item.name) for item in cx.recorder.inputs)
+    inputs = (given for given in known if given is not None and given.has_fake)  # an input without a fake so far shares no memory with others
     found = next((given for given in inputs if storage_of(given.fake) == here), None)
     if found is not None and type(found) is not TensorValue:  # guards would ask its class
         raise unsupported("tensor-attribute", f"the storage of {found.describe()}")
