@@ -14,7 +14,10 @@ import torch
 import torch.fx
 
 from dynacompile.capture.known_numbers import known_number
+from dynacompile.capture.operands import tensors_in
 from dynacompile.capture.recorded import Operation, storage_of
+from dynacompile.capture.refused_numbers import check_numbers
+from dynacompile.capture.refused_types import check_types
 from dynacompile.capture.results import UnknownError, fresh_look, member_token, token
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
@@ -177,7 +180,6 @@ def run(recorder: GraphState, call: Call, few: Mapping[int | str, list[Value]], 
     """What the operation gives for the first member of each kind: the type of its list of results, and the looks of these, None where they are the members
     of the first list; None where it gives nothing. And how often it wrote each member."""
     before = {place: [version(recorder, f) for f in column] for place, column in fakes.items()}
-    recorder.mode.touched.clear()
     singles = {place: value.argument()[1] for place, value in (*enumerate(call.args), *call.kwargs.items()) if place not in fakes}
 
     def argument(place: int | str) -> Any:
@@ -186,7 +188,11 @@ def run(recorder: GraphState, call: Call, few: Mapping[int | str, list[Value]], 
         given: Any = call.args[place] if isinstance(place, int) else call.kwargs[place]
         return given.pytype()(fakes[place])
 
-    result = recorder.run("call_function", call.target, [argument(i) for i in range(len(call.args))], {k: argument(k) for k in call.kwargs})
+    args, kwargs = [argument(i) for i in range(len(call.args))], {k: argument(k) for k in call.kwargs}
+    check_types(call.target, [*args, *kwargs.values()], tensors_in((args, kwargs)))
+    check_numbers(call.target, args, kwargs)
+    recorder.mode.touched.clear()
+    result = recorder.run("call_function", call.target, args, kwargs)
     tensors = [(f, b) for place, column in fakes.items() for f, b in zip(column, before[place]) if isinstance(f, torch.Tensor)]
     recorder.note_writes([f for f, _ in tensors], [b for _, b in tensors])
     counts = {place: [version(recorder, f) - b for f, b in zip(column, before[place])] for place, column in fakes.items()}

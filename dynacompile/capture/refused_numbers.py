@@ -14,7 +14,8 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operands import target_name, tensors_in
-from dynacompile.capture.refused_types import is_integral, is_of_torch, rows_of
+from dynacompile.capture.refused_types import is_integral, is_of_torch, of_members, rows_of
+from dynacompile.ops.list_writes import PREFIX
 from dynacompile.ops.scalars import NEAREST
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
@@ -134,6 +135,15 @@ def no_elements(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def check_numbers(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises Unsupported where eager refuses numbers that an operation of torch's is given."""
     name = target_name(target)
+    check_named(name, target, args, kwargs)
+    one = name.removeprefix(PREFIX)
+    if one != name and (one in REFUSED or one in HELD):
+        for own, named in of_members(args, kwargs):
+            check_named(one, target, own, named)
+
+
+def check_named(name: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """The same, by the rows of this name."""
     found, places = REFUSED.get(name), HELD.get(name)
     if (found is None and places is None) or not is_of_torch(target):
         return

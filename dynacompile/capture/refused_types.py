@@ -4,13 +4,14 @@ What is refused is left to Python, which raises, or doesn't."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.operands import target_name
+from dynacompile.capture.operands import target_name, tensors_in
+from dynacompile.ops.list_writes import PREFIX
 
 T = TypeVar("T", bound=Callable[..., bool])
 Test = Callable[[Sequence[Any], Sequence[torch.Tensor]], bool]
@@ -255,9 +256,26 @@ def loss_of_classes(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> b
 
 def check_types(target: Any, given: Sequence[Any], operands: Sequence[torch.Tensor]) -> None:
     """Raises Unsupported where eager refuses the operands of an operation of torch's for their types."""
-    found = REFUSED.get(target_name(target)) if operands else None
+    name = target_name(target)
+    found = REFUSED.get(name) if operands else None
     if found is not None and is_of_torch(target) and found[1](given, operands):
-        raise unsupported("op-failed", f"{target_name(target)}: {found[0]}")
+        raise unsupported("op-failed", f"{name}: {found[0]}")
+    if found is None and name.startswith(PREFIX) and (found := REFUSED.get(name.removeprefix(PREFIX))) is not None:
+        for own, _ in of_members(given, {}):
+            if found[1](own, tensors_in(own)):
+                raise unsupported("op-failed", f"{name}: {found[0]}")
+
+
+def of_members(given: Sequence[Any], named: Mapping[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """What each member of an operation over lists is computed of: eager's loop gives that to the operation on one tensor, which refuses it or does not."""
+    count = len(given[0]) if given and isinstance(given[0], (list, tuple)) else 0
+    for k in range(count):
+        if all(len(value) == count for value in (*given, *named.values()) if isinstance(value, (list, tuple))):
+            yield [only_member(k, value) for value in given], {key: only_member(k, value) for key, value in named.items()}
+
+
+def only_member(k: int, value: Any) -> Any:
+    return value[k] if isinstance(value, (list, tuple)) else value
 
 
 def check_out_types(target: Any, outs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:

@@ -1,7 +1,8 @@
 """Operations of torch on operands of random types, written in place, to `out=`, or not at all: eager refuses many of these, and fakes take part of them.
 
 `python -m tests.fuzz.operand_types FIRST LAST [--backend NAME]`: each point is one call; its result and type, or the kind of its error, are compared.
-From seed 500000 on, calls are given numbers that the types may not hold, most of them in a clause that takes the error.
+From seed 500000 on, calls are given numbers that the types may not hold, most of them in a clause that takes the error; from seed 1000000 on, these are
+operations over lists, of few members and of many.
 """
 
 from __future__ import annotations
@@ -65,6 +66,9 @@ NUMBERS = (
 )
 NARROW = (*DTYPES, torch.int8, torch.int32, torch.float16)
 FROM_NUMBERED = 500_000
+FROM_LISTED = 1_000_000
+OF_LISTS = [n for n in sorted(dir(torch)) if n.startswith("_foreach_") and n not in ("_foreach_mm", "_foreach_powsum", "_foreach_norm")]
+FOR_LISTS = ("", "{n}", "[{n}] * {c}", "[y] * {c}", "[y] * {c}, alpha={n}", "[y] * {c}, [y] * {c}", "[y] * {c}, [y] * {c}, value={n}", "torch.tensor(1.5)")
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,23 @@ class Point:
 def point(seed: int) -> Point:
     """The first call drawn that some overload of its operation takes."""
     rng = random.Random(seed)
+    if seed >= FROM_LISTED:
+        return next(at for at in iter(lambda: listed(rng), None) if at.run(None)[0] != "TypeError")
     if seed >= FROM_NUMBERED:
         source = rng.choice(NUMBERED).format(n=rng.choice(NUMBERS), o=rng.choice(NUMBERS))
         return Point(source, (rng.choice(NARROW), rng.choice(NARROW), rng.choice(NARROW)), rng.random() < 0.7)
     return next(at for at in iter(lambda: drawn(rng), None) if at.run(None)[0] != "TypeError")
+
+
+def listed(rng: random.Random) -> Point:
+    """One operation over a list, of which from eight members on capture records one of each kind."""
+    name, count = rng.choice(OF_LISTS), rng.choice((1, 3, 8, 10))
+    other = rng.choice(("", "", "[:-1] + [y.clone()]"))
+    operands = rng.choice(FOR_LISTS).format(n=rng.choice(NUMBERS), c=count)
+    call = f"torch.{name}(l{f', {operands}' if operands else ''})"
+    types = (rng.choice(NARROW), rng.choice(NARROW), rng.choice(NARROW))
+    both = f"(l := [x.clone() for _ in range({count})]{other}, {call})"
+    return Point(f"torch.stack([*map(torch.Tensor.cdouble, {both}[{0 if name.endswith('_') else 1}])])", types, rng.random() < 0.7)
 
 
 def drawn(rng: random.Random) -> Point:

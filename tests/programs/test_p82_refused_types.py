@@ -93,6 +93,50 @@ TWO = {
 }
 
 
+LISTS = {
+    "subtraction of a number": lambda xs: torch._foreach_sub(xs, 1),
+    "subtraction of a bool": lambda xs: torch._foreach_sub(xs, True),
+    "subtraction of numbers": lambda xs: torch._foreach_sub(xs, [1] * len(xs)),
+    "subtraction of each other": lambda xs: torch._foreach_sub(xs, xs[::-1]),
+    "a complex number added in place": lambda xs: written(xs, torch._foreach_add_, 1j),
+    "a float added in place": lambda xs: written(xs, torch._foreach_add_, 1.5),
+    "a product in place": lambda xs: written(xs, torch._foreach_mul_, torch.tensor(0.5)),
+    "a quotient in place": lambda xs: written(xs, torch._foreach_div_, 2),
+    "a quotient by its own": lambda xs: torch._foreach_addcdiv(xs, xs, xs),
+    "a power": lambda xs: torch._foreach_pow(xs, True),
+    "the whole parts": torch._foreach_ceil,
+    "parts behind the point": torch._foreach_frac,
+    "a negative power": lambda xs: torch._foreach_pow(xs, -1),
+    "a number of many digits": lambda xs: torch._foreach_clamp_max(xs, 1e300),
+    "an alpha of another kind": lambda xs: torch._foreach_add(xs, xs, alpha=1.5),
+}
+
+
+def written(xs, operation, operand):
+    xs = [x.clone() for x in xs]
+    operation(xs, operand)
+    return xs
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("count", [2, 9], ids=["few", "many"])
+def test_lists_are_refused_as_their_members_are(count, name):
+    """From eight members on, capture records a list by one member of each kind."""
+
+    def caught(xs):
+        try:
+            return LISTS[name](xs)
+        except (RuntimeError, NotImplementedError, TypeError) as error:
+            return type(error).__name__, str(error)[:30], xs[0] * 1
+
+    def story(wrap):
+        for dtype in (BOOL, torch.uint8, INT, HALF, FLOAT):
+            yield str(dtype), wrap(caught)([of(dtype)] * count if "each other" in name else [of(dtype) for _ in range(count)])
+        yield wrap(caught)([of(FLOAT) for _ in range(count - 1)] + [of(BOOL)])
+
+    check_same(story, least=None, atol=2e-2, rtol=2e-2)
+
+
 @pytest.mark.parametrize("name", ONE)
 def test_one_operand(name):
     def story(wrap):
