@@ -124,7 +124,12 @@ def appearance(fake: torch.Tensor) -> tuple:
     """What Python can read of a tensor, but its values. Symbolic sizes look like no others: comparing them would install guards."""
     if fake._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
         return (object(),)
-    place = (tuple(fake.shape), tuple(fake.stride()), fake.storage_offset(), fake.dtype, fake.device)
+    return appearance_at(fake, tuple(fake.shape), tuple(fake.stride()), fake.storage_offset())
+
+
+def appearance_at(fake: torch.Tensor, *geometry: Any) -> tuple:
+    """The same, with what is given for its sizes, strides and storage offset."""
+    place = (*geometry, fake.dtype, fake.device)
     history = (fake.requires_grad, fake.is_leaf, fake.retains_grad, fake._is_view(), fake.is_inference())
     return (type(fake), *place, *history, fake.is_conj(), fake.is_neg())
 

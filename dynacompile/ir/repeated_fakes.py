@@ -1,18 +1,17 @@
-"""What operations on fakes of symbolic sizes give where the same ones run again and again: the chunks of a loss, which all have one symbolic size.
+"""What operations on fakes of symbolic sizes give where the same ones run again and again: in layers that are alike, in chunks of a loss.
 
 Torch finds out by its reference implementations what an operation gives for symbolic sizes, milliseconds for each, and keeps nothing of that, since what is
-found comes with guards. Within a block that repeats itself the guards of the first run hold for the others, too.
+found comes with guards. Within one ShapeEnv, whose guards all belong to one entry, those of the first time hold for the others, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from dynacompile.ir.looks import new_fake
-from dynacompile.ops.repeating import known_in
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
@@ -24,22 +23,44 @@ class Varies(Exception):
 
 
 def repeated(mode: FakeTensorMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
-    """What `run` gives, or, where an operation on fakes that look the same has run in this block, another fake like its result."""
-    known = known_in(mode.shape_env)
-    if known is None or not isinstance(func, of_torch.OpOverload) or torch.is_inference_mode_enabled() or is_more(func):
+    """What `run` gives, or, where an operation on fakes that look the same has run in this ShapeEnv, other fakes like its results."""
+    env: Any = mode.shape_env
+    if not isinstance(func, of_torch.OpOverload) or torch.is_inference_mode_enabled() or is_more(func):
         return run()
     try:
-        key = func, mode.shape_env.small.free, look(mode, tuple(args)), look(mode, tuple(sorted(kwargs.items())))  # type: ignore[union-attr]
+        key = func, env.small.free, torch.get_default_dtype(), look(mode, tuple(args)), look(mode, tuple(sorted(kwargs.items())))
     except Varies:
         return run()
-    found = known.get(key)
+    found = env.repeats.get(key)
     if found is not None:
         with of_torch.DisableTorchDispatch():
-            return new_fake(mode, *found)
+            return found.again(mode)
     made = run()
     if is_new(made):
-        known[key] = made.size(), made.stride(), made.dtype, made.fake_device
+        env.repeats[key] = One(made.size(), made.stride(), made.dtype, made.fake_device)
+    elif type(made) in (tuple, list) and all(map(is_new, made)) and len({t.untyped_storage()._cdata for t in made}) == len(made):
+        env.repeats[key] = Several(type(made), tuple(One(t.size(), t.stride(), t.dtype, t.fake_device) for t in made))
     return made
+
+
+class One(NamedTuple):
+    """The geometry of a result."""
+
+    size: torch.Size
+    stride: tuple
+    dtype: torch.dtype
+    device: torch.device
+
+    def again(self, mode: FakeTensorMode) -> FakeTensor:
+        return new_fake(mode, *self)
+
+
+class Several(NamedTuple):
+    kind: type
+    results: tuple[One, ...]
+
+    def again(self, mode: FakeTensorMode) -> Any:
+        return self.kind([one.again(mode) for one in self.results])
 
 
 def is_more(func: Any) -> bool:
@@ -65,8 +86,9 @@ def look(mode: FakeTensorMode, value: Any) -> Any:
         return type(value), tuple(look(mode, v) for v in value)
     if isinstance(value, torch.SymInt):
         return torch.SymInt, value.node.expr
-    if type(value) is FakeTensor and value.fake_mode is mode and value.constant is None and value.layout is torch.strided and not value.requires_grad:
-        return FakeTensor, look(mode, tuple(value.size())), look(mode, tuple(value.stride())), value.dtype, value.fake_device, value.is_conj(), value.is_neg()
+    if type(value) is FakeTensor and value.fake_mode is mode and value.constant is None and value.layout is torch.strided:
+        geometry = look(mode, tuple(value.size())), look(mode, tuple(value.stride()))
+        return FakeTensor, *geometry, value.dtype, value.fake_device, value.requires_grad, value.is_conj(), value.is_neg()
     if isinstance(value, PLAIN):
         return type(value), value
     raise Varies

@@ -10,6 +10,7 @@ import builtins
 import functools
 import importlib
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from types import FunctionType, MethodType, SimpleNamespace
@@ -20,6 +21,8 @@ from dynacompile.private.of_torch import SLoc
 
 SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
 VALIDATOR = "torch.fx.experimental.validator"
+OWN = threading.local()
+"""`made`: references to this thread's ShapeEnvs, each with `repeats`: results of operations by what they were made of (`repeated_fakes.py`)."""
 NO_VALIDATION = SimpleNamespace(translation_validation_enabled=lambda: False)
 """Validation compares Dynamo's guards with what they were translated from. Ours are others."""
 
@@ -32,6 +35,8 @@ def shape_env(site: Callable[[], Any], values: bool = False) -> Any:
     place = weak(site)
     env._get_stack_summary = lambda is_debug=False, framework_loc=None: (SLoc(place(), None), "")
     env._log_guard = lambda prefix, guard, forcing_spec: None
+    env.repeats = {}
+    OWN.__dict__.setdefault("made", []).append(weakref.ref(env))
     return env
 
 
@@ -84,7 +89,11 @@ def weak(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def forget_shape_envs() -> None:
-    """Methods of ShapeEnv are cached by torch for all of its instances, which keeps the last hundreds of them and what they were asked."""
+    """Methods of ShapeEnv are cached by torch for all of its instances, which keeps the last hundreds of them and what they were asked. What is kept of
+    operations leads back to its ShapeEnv."""
+    for env in (reference() for reference in OWN.__dict__.pop("made", ())):
+        if env is not None:
+            env.repeats.clear()
     module = sys.modules.get(SYMBOLIC)
     for method in () if module is None else vars(module.ShapeEnv).values():
         if hasattr(method, "cache_clear"):

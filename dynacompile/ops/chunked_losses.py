@@ -19,7 +19,6 @@ from torch.autograd.function import once_differentiable
 from dynacompile.ops.logit_points import HALVES, ROWS, Passed, Point, wide
 from dynacompile.ops.losses import require_classes
 from dynacompile.ops.reading import Reading
-from dynacompile.ops.repeating import repeating
 
 LIBRARY = torch.library.Library("dynacompile", "FRAGMENT")
 LIBRARY.define("keep(Tensor value) -> Tensor")
@@ -355,12 +354,11 @@ class Chunks:
         """The losses of all rows, and their logarithms where those are wanted."""
         losses: list[torch.Tensor] = []
         logarithms: list[torch.Tensor] = []
-        with repeating(self.count):
-            for _, rows in self:
-                losses.append(rows.losses())
-                self.done = losses[-1]
-                if self.loss.has_logsumexp:
-                    logarithms.append(AFTER(rows.logarithms(), self.done))  # so that they have one kernel
+        for _, rows in self:
+            losses.append(rows.losses())
+            self.done = losses[-1]
+            if self.loss.has_logsumexp:
+                logarithms.append(AFTER(rows.logarithms(), self.done))  # so that they have one kernel
         return [self.emptied(torch.cat(found)) for found in (losses, logarithms) if found]
 
     def reduced(self, losses: list[torch.Tensor]) -> torch.Tensor:
@@ -435,11 +433,10 @@ class OnePass(torch.autograd.Function):
         one = torch.ones((), dtype=torch.float64 if loss.dtype == torch.float64 else torch.float32, device=x.device)
         factor = one / counted(target, loss, class_weights) if loss.reduction == "mean" else one
         losses = []
-        with repeating(chunks.count):
-            for part, rows in chunks:
-                chunks.done = rows.losses()
-                losses.append(chunks.done)
-                gradients.add(part, *(AFTER(g, chunks.done) for g in rows.gradients(factor)))  # so that they have one kernel
+        for part, rows in chunks:
+            chunks.done = rows.losses()
+            losses.append(chunks.done)
+            gradients.add(part, *(AFTER(g, chunks.done) for g in rows.gradients(factor)))  # so that they have one kernel
         ctx.made = [None if g is None else KEEP(dense(g)) for g in gradients.results()]
         ctx.save_for_backward(*operands_kept(chunks, x, weight), *given(class_weights), target)  # for the writes between, which are errors in eager
         ctx.dtypes = [t if t is None else t.dtype for t in (x, weight, bias, *scalars)]
@@ -473,10 +470,9 @@ class ByRows(torch.autograd.Function):
         chunks = Chunks(AFTER(x.contiguous(), incoming[0]), weight, bias, target, ctx.loss, ctx.class_weights, ctx.points, is_checked=True)
         gradients = Gradients(chunks, ctx.needs_input_grad)
         factors = zip(*(apart(chunks.filled_with(0, g.contiguous()), chunks.places()) for g in incoming), strict=True)
-        with repeating(chunks.count):
-            for (part, rows), columns in zip(chunks, factors, strict=True):
-                gradients.add(part, *rows.gradients(*(c[:, None] for c in columns)))
-                chunks.done = gradients.last()
+        for (part, rows), columns in zip(chunks, factors, strict=True):
+            gradients.add(part, *rows.gradients(*(c[:, None] for c in columns)))
+            chunks.done = gradients.last()
         made = [None if g is None else g.to(t.dtype) for g, t in zip(gradients.results(), ctx.operands, strict=True)]
         return *made[:3], None, None, None, None, *made[3:]
 

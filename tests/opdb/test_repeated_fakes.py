@@ -1,23 +1,40 @@
-"""Results of operations on fakes of symbolic sizes, which are kept in a block that repeats itself."""
+"""Results of operations on fakes of symbolic sizes, which are kept for operations on fakes that look the same."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import gc
+import weakref
 
 import pytest
 import torch
 
+import dynacompile
+from dynacompile.ir import shape_envs
 from dynacompile.ir.expressions import Quantity
 from dynacompile.ir.shapes import new_symbol, symbolic_mode, symbolic_rules
 from dynacompile.ir.source import Local
-from dynacompile.ops.repeating import repeating
+
+
+class Forgets(dict):
+    """A dict that keeps nothing."""
+
+    def __setitem__(self, key, value) -> None:
+        pass
 
 
 def chunk(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     """x, y: (rows, 4)."""
     shifted = x - x.amax(1, keepdim=True)
     share = shifted.exp() / shifted.exp().sum(1, keepdim=True)
-    return [share, torch.where(share > 0.5, x, y), share.t().mm(y), torch.addmm(y, x, y.new_zeros(4, 4)), share.unsqueeze(0), share.half().contiguous()]
+    return [
+        share,
+        torch.where(share > 0.5, x, y),
+        share.t().mm(y),
+        torch.addmm(y, x, y.new_zeros(4, 4)),
+        share.unsqueeze(0),
+        share.half().contiguous(),
+        *torch.var_mean(x, 1),
+    ]
 
 
 def looks(results: list[torch.Tensor]) -> list[str]:
@@ -28,17 +45,17 @@ def run(least: int, is_kept: bool) -> tuple[list[list[str]], list[str], int]:
     """How the results of three chunks look, the guards, and how many operations of the last two torch was asked about."""
     mode = symbolic_mode(lambda: None)
     rows = new_symbol(mode.shape_env, Quantity(Local("x", 0), "size"), 6, least)
+    mode.shape_env.repeats = {} if is_kept else Forgets()
     asked, rules = [], mode._dispatch_impl
     mode._dispatch_impl = lambda func, *rest: (asked.append(func), rules(func, *rest))[1]
     with symbolic_rules(mode), mode:
         given = [torch.empty(rows * 3, 4), torch.empty(rows * 3, 4)]
         found, counts = [], []
-        with repeating(rows) if is_kept else nullcontext():
-            for parts in zip(*(t.view(3, -1, 4).unbind() for t in given), strict=True):
-                found.append(chunk(*parts))
-                counts.append(len(asked))
+        for parts in zip(*(t.view(3, -1, 4).unbind() for t in given), strict=True):
+            found.append(chunk(*parts))
+            counts.append(len(asked))
         memory = {t.untyped_storage()._cdata for results in found for t in results}
-    assert len(memory) == 3 * 5, "each result but a view has memory of its own"
+    assert len(memory) == 3 * 7, "each result but a view has memory of its own"
     return [looks(results) for results in found], [str(g.expr) for g in mode.shape_env.guards], counts[2] - counts[0]
 
 
@@ -47,3 +64,15 @@ def test_results_and_guards_are_those_of_operations_that_run(least):
     kept, run_each_time = run(least, True), run(least, False)
     assert kept[:2] == run_each_time[:2]
     assert 4 * kept[2] < run_each_time[2], "only views run again"
+
+
+def test_what_is_kept_does_not_outlive_a_compile(monkeypatch):
+    made, construct = [], shape_envs.constructed
+    monkeypatch.setattr(shape_envs, "constructed", lambda settings: made.append(construct(settings)) or made[-1])
+    dynacompile.compile(lambda x: (x * 2 + 1).softmax(-1) * (x * 2 + 1), dynamic=True)(torch.ones(3, 5)).sum()
+    assert made and not any(env.repeats for env in made)
+    references = [*map(weakref.ref, made)]
+    made.clear()
+    dynacompile.reset()
+    gc.collect()
+    assert not any(reference() for reference in references)

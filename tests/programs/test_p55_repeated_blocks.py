@@ -123,12 +123,40 @@ def encoder():
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 4)
 
 
-@pytest.mark.parametrize("make, count", [(Stack, 4), (Masked, 4), (Nested, 4), (encoder, 2)])
-def test_graphs_and_guards_are_those_of_following(make, count, monkeypatch):
+class Sizes(nn.Module):
+    """Reads sizes, computes with them, and branches on them."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.inner, self.heads = nn.Linear(WIDTH, WIDTH), 2
+
+    def forward(self, x, rows=None):
+        batch, width = x.shape[0], x.shape[-1]
+        y = self.inner(x).view(batch, -1, self.heads, width // self.heads).transpose(1, 2)
+        y = y.flatten(2).view(batch, self.heads, -1)[:, :, : x.shape[1] + 1].sum(-1, keepdim=True)
+        x = x + y.mean(1, keepdim=True) / (batch + x.shape[1])
+        return x * 2 if batch > 3 else x - torch.ones(rows or batch, 1, width)
+
+
+class Deep(Stack):
+    """A stack of `Sizes`, which are also given one."""
+
+    def __init__(self):
+        super().__init__(6, Sizes)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x, x.shape[0]).relu()
+        return x
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["constant", "symbolic"])
+@pytest.mark.parametrize("make, count", [(Stack, 4), (Masked, 4), (Nested, 4), (encoder, 2), (Deep, 4)])
+def test_graphs_and_guards_are_those_of_following(make, count, dynamic, monkeypatch):
     model = make()
-    value = torch.randn(2, 3, 8) if make is encoder else x()
-    code, sites, guards, steps, repeated = captured(model, value, monkeypatch=monkeypatch)
-    wanted, places, facts, all_steps, none = captured(model, value, followed=True, monkeypatch=monkeypatch)
+    value = torch.randn(2, 3, 8) if make is encoder else torch.randn(3, 5, WIDTH) if make is Deep else x()
+    code, sites, guards, steps, repeated = captured(model, value, monkeypatch=monkeypatch, dynamic=dynamic)
+    wanted, places, facts, all_steps, none = captured(model, value, followed=True, monkeypatch=monkeypatch, dynamic=dynamic)
     assert (code, sites) == (wanted, places)
     assert guards == facts
     assert repeated == count and none == 0 and steps < all_steps
@@ -497,6 +525,15 @@ def test_blocks_beside_a_symbol_are_followed_once(monkeypatch):
     )
     assert repeated == again == 4  # the first block alone gets an input
     assert abs(symbolic - constant) < 128, (symbolic, constant)
+
+
+def test_blocks_of_symbolic_sizes_have_the_conditions_of_the_first():
+    model = Deep()
+    compiled = dynacompile.compile(model, dynamic=True, backend="eager", isolate_recompiles=True)
+    for shape in ((2, 3), (3, 7), (3, 3), (4, 6), (9, 2)):
+        value = torch.randn(*shape, WIDTH)
+        torch.testing.assert_close(compiled(value), model(value))
+    assert len(dynacompile.cache_entries(compiled)) == 2  # at most three rows, or more
 
 
 def test_symbols_that_blocks_have_are_those_of_each_block():

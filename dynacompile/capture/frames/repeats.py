@@ -23,9 +23,12 @@ from dynacompile.capture.tensors.wrappers import tensor_value
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue, is_constant_object
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.symbolic import SymbolicInt
 from dynacompile.errors import VerifyError
 from dynacompile.ir.captured import Guard
 from dynacompile.ir.guard_facts import GlobalState, ModuleFacts, global_state
+from dynacompile.ir.looks import appearance_at
+from dynacompile.ir.shapes import expression_of
 from dynacompile.ir.source import Constant, Source
 
 if TYPE_CHECKING:
@@ -86,10 +89,10 @@ class Repeats:
         return self.follow(module, args, kwargs)
 
     def is_plain(self) -> bool:
-        """Whether sizes are constants, no body of an operator is being traced, and no exception is handled."""
+        """Whether no size depends on values, no body of an operator is being traced, and no exception is handled."""
         cx, recorder = self.cx, self.cx.recorder
-        static = cx.symbols is None or cx.symbols.has_static_sizes()
-        plain = static and not cx.bodies and cx.handling is None and recorder.watch is None and not recorder.bases
+        known = cx.symbols is None or not cx.symbols.unbacked
+        plain = known and not cx.bodies and cx.handling is None and recorder.watch is None and not recorder.bases
         return plain and not cx.overrides.modes.stack
 
     def reads_symbols_of(self, module: ModuleValue) -> bool:
@@ -102,7 +105,7 @@ class Repeats:
         fresh = not was_read(module)
         state, guards, operations = state_now(cx), len(cx.guards), len(cx.recorder.log)
         given = (tuple(args), dict(kwargs))
-        looks = tuple(value.appearance() for value in tensors_in(*args, *kwargs.values()))
+        looks = tuple(look(value) for value in tensors_in(*args, *kwargs.values()))
         result = module.follow(cx, args, kwargs)
         done = cx.recorder.done(operations)
         if not fresh or len(done) < WORTH or not self.is_plain() or self.reads_symbols_of(module):
@@ -137,7 +140,7 @@ class Repetition:
         try:
             for then, now in zip((*known.args, *known.kwargs.values()), (*args, *kwargs.values())):
                 self.compare(then, now)
-            if known.looks != tuple(value.appearance() for value in tensors_in(*args, *kwargs.values())):
+            if known.looks != tuple(look(value) for value in tensors_in(*args, *kwargs.values())):
                 return False
             self.compare_memory()
             self.guards = [self.move_guard(guard) for guard in known.guards]
@@ -161,6 +164,9 @@ class Repetition:
             self.stand_for(then, now)
         elif isinstance(then, ConstantValue) and isinstance(now, ConstantValue):
             if type(then.value) is not type(now.value) or repr(then.value) != repr(now.value) or then.value != now.value:
+                raise DiffersError
+        elif isinstance(then, SymbolicInt) and isinstance(now, SymbolicInt):
+            if then.source != now.source or expression_of(then.sym) != expression_of(now.sym):
                 raise DiffersError
         elif type(then) is TupleValue and type(now) is TupleValue and then.cls is now.cls and len(then.items) == len(now.items):
             for left, right in zip(then.items, now.items):
@@ -308,6 +314,14 @@ def is_below(source: Source, root: Source) -> bool:
     return any(step == root for step in source.steps())
 
 
+def look(tensor: TensorValue) -> tuple:
+    """What Python can read of a tensor. Symbolic sizes are those of the same expressions: comparing them as numbers would make guards."""
+    fake: Any = tensor.sample
+    if type(tensor) is not TensorValue or not fake._has_symbolic_sizes_strides:
+        return tensor.appearance()
+    return appearance_at(fake, *(tuple(map(expression_of, part)) for part in (fake.shape, fake.stride(), (fake.storage_offset(),))))
+
+
 def leaves(value: Value) -> Iterator[Value]:
     """The values that tuples and lists are made of."""
     if isinstance(value, (TupleValue, ListValue)):
@@ -350,13 +364,13 @@ def is_closed(call: Repeatable) -> bool:
 
 
 def is_plain_result(value: Value) -> bool:
-    return type(value) in (TensorValue, ConstantValue) or type(value) is TupleValue and all(map(is_plain_result, value.items))
+    return type(value) in (TensorValue, ConstantValue, SymbolicInt) or type(value) is TupleValue and all(map(is_plain_result, value.items))
 
 
 def is_known(value: Value, known: set[int]) -> bool:
     if isinstance(value, TensorValue):
         return (id(value) in known or value.source is not None) and not is_marked(value)
-    return isinstance(value, (ConstantValue, SliceValue)) and not any(isinstance(child, TensorValue) for child in value.children())
+    return isinstance(value, (ConstantValue, SliceValue, SymbolicInt)) and not any(isinstance(child, TensorValue) for child in value.children())
 
 
 def is_marked(value: TensorValue) -> bool:
