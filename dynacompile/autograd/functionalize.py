@@ -393,14 +393,11 @@ def keep_strides(memory: Memory, written: torch.Tensor, recorder: Recorder) -> N
     moved = different_strides(value, memory.eager)
     if not moved and written is tensor:
         return
-    hidden = of_torch.functionalize_are_all_mutations_hidden_from_autograd(tensor)
     if moved:
         value = recorder.copy_of(recorder.node_of(value), memory.eager.stride()).meta["val"]
     with torch.no_grad():
         of_torch.functionalize_replace(tensor, value)
     of_torch.functionalize_commit_update(tensor)
-    if hidden:
-        of_torch.functionalize_mark_mutation_hidden_from_autograd(tensor)
     inner(written)
 
 
@@ -499,10 +496,8 @@ def mutated_inputs(inputs: Sequence[FunctionalInput], names: Sequence[str]) -> l
             )
         if layout(value) != layout(entry.fake):
             raise Unsupported("input-geometry-mutated", f"the sizes, strides or storage of input {names[i]} change in place", "return a new tensor instead")
-        hidden = of_torch.functionalize_are_all_mutations_under_no_grad(value)
-        hidden = hidden or of_torch.functionalize_are_all_mutations_hidden_from_autograd(value)
-        hidden = hidden and isinstance(value.grad_fn, Retake._backward_cls)  # a custom function, whose forward runs under no_grad, may mark it as dirty
-        found.append(MutatedInput(i, value, in_graph=hidden or value.is_leaf))
+        keeps_history = isinstance(value.grad_fn, Retake._backward_cls)  # written under no_grad, or through a detached tensor
+        found.append(MutatedInput(i, value, in_graph=keeps_history or value.is_leaf))
     refuse_overlaps(inputs, names, found)
     return found
 

@@ -147,10 +147,7 @@ add(
     is_functional_tensor="torch._is_functional_tensor",
     enable_functionalization="torch._enable_functionalization",
     disable_functionalization="torch._disable_functionalization",
-    functionalize_are_all_mutations_hidden_from_autograd="torch._functionalize_are_all_mutations_hidden_from_autograd",
-    functionalize_are_all_mutations_under_no_grad="torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode",
     functionalize_commit_update="torch._functionalize_commit_update",
-    functionalize_mark_mutation_hidden_from_autograd="torch._functionalize_mark_mutation_hidden_from_autograd",
     functionalize_replace="torch._functionalize_replace",
     functionalize_sync="torch._sync",
 )

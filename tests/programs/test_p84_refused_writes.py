@@ -7,6 +7,7 @@ import torch
 
 import dynacompile
 from tests.checking import check
+from tests.scenarios import check_same
 
 LOG: list = []
 BACKENDS = pytest.mark.parametrize("backend", ["eager", "default"])
@@ -95,3 +96,59 @@ def test_a_view_without_a_history():
         compiled = dynacompile.compile(story, backend=backend, isolate_recompiles=True, options={"verify": True})
         got, shape = compiled(leaf())
         assert torch.equal(got, leaf() * 4) and shape == (3,) and LOG == ["then"]
+
+
+UNFOLLOWED = {
+    "detached": lambda t: t.detach().add_(1),
+    "a view of it": lambda t: t[:1].detach().mul_(2),
+    "data": lambda t: t.data.add_(1),
+    "a part": lambda t: t.detach()[0].zero_(),
+}
+ALLOWED = {
+    "view of a leaf": lambda w: w.view(3, 2),
+    "view of a view of a leaf": lambda w: w.view(3, 2).t(),
+    "row of a leaf": lambda w: w[0],
+    "computed": lambda w: w * 1,
+    "one of several": lambda w: w.unbind()[0],
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+@pytest.mark.parametrize("write", UNFOLLOWED)
+def test_what_autograd_does_not_follow_may_be_written(write, backend):
+    """Autograd refuses to write a view of a leaf. A detached tensor of it is none, and the history stays that of the view."""
+
+    def frame(t):
+        UNFOLLOWED[write](t)
+        return t.shape
+
+    def story(wrap):
+        run = wrap(frame)
+        for make in ALLOWED.values():
+            w = torch.linspace(-1, 2, 6).view(2, 3).clone().requires_grad_()
+            t = make(w)
+            before = type(t.grad_fn)
+            yield run(t), t.detach().clone(), w, w._version, t._version
+            if make is not ALLOWED["one of several"]:  # of which autograd tells nothing once it was written
+                yield type(t.grad_fn) is before
+                (t * 2).sum().backward()
+                yield w.grad
+
+    check_same(story, backend=backend)
+
+
+def test_a_view_of_a_leaf_with_a_hook_is_written_where_it_is_detached():
+    def frame(w):
+        t = w.view(3, 2)
+        w.register_hook(lambda grad: grad * 2)
+        t.detach().add_(1)
+        return t * 2, t
+
+    def story(wrap):
+        w = torch.zeros(2, 3, requires_grad=True)
+        result, t = wrap(frame)(w)
+        yield result, t, w
+        (result * 3).sum().backward()
+        yield w.grad
+
+    check_same(story, backend="aot_eager")
