@@ -161,12 +161,12 @@ Note = Callable[[Sequence[torch.Tensor], Any, Recorder], None]
 
 @dataclass(frozen=True)
 class Interpreted:
-    """What a graph gave. outputs: flat. memories: those that it made. inference: the storages of inference tensors among them. laid: results of operations,
+    """What a graph gave. outputs: flat. memories: those that it made. inference: which of these are inference tensors'. laid: results of operations,
     and those in their place that have eager's strides, or that leave a wrapper. hooked: tensors that have hooks. values: of the graph's nodes."""
 
     outputs: tuple
     memories: dict[int, Memory]
-    inference: set[int]
+    inference: InferenceMemory
     laid: list[tuple[torch.Tensor, torch.Tensor]]
     hooked: list[torch.Tensor]
     values: Mapping[torch.fx.Node, Any]
@@ -195,7 +195,7 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
         if node.op == "output":
             made = {memory: m for memory, m in memories.items() if memory not in given}
             hooked = [env[n.args[0]] for n in graph.graph.nodes if isinstance(n.target, TensorHook)]
-            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference.storages, laid, hooked, env)
+            return Interpreted(tuple(args[0]) if isinstance(args[0], (tuple, list)) else (args[0],), made, inference, laid, hooked, env)
         if isinstance(node.meta.get("val"), torch.SymInt):  # a size that capture has computed
             env[node] = as_static(node.meta["val"])
             continue
@@ -221,11 +221,13 @@ def interpret(graph: torch.fx.GraphModule, values: Sequence[object], recorder: R
 
 class InferenceMemory:
     """Memory that a graph makes between nodes that enter and leave inference mode: gradients are off there, by other nodes, and the tensors that the
-    caller gets of that memory are inference tensors."""
+    caller gets of that memory are inference tensors. detached: those of them that were detached behind the mode, which count their writes, and may be
+    written."""
 
     def __init__(self) -> None:
         self.depth = 0
         self.storages: set[int] = set()
+        self.detached: list[torch.Tensor] = []
 
     def see(self, node: torch.fx.Node) -> bool:
         """Whether the node enters or leaves the mode."""
@@ -239,7 +241,13 @@ class InferenceMemory:
         if self.depth and all(storage(made) != storage(t) for t in operands):
             self.storages.add(storage(made))
 
+    def note_detached(self, node: torch.fx.Node, result: object) -> None:
+        is_detached = node.target in DETACHES or (node.target is getattr and node.args[1] == "data")
+        if is_detached and not self.depth and isinstance(result, torch.Tensor) and storage(result) in self.storages:
+            self.detached.append(result)
 
+
+DETACHES = frozenset({"detach", torch.detach})
 STEPS: dict[object, int] = {of_torch.enter_inference_mode: 1, of_torch.exit_inference_mode: -1}
 
 
@@ -289,6 +297,7 @@ def interpret_node(
     folded.note(node.target, results, operands)
     for made in results:
         inference.note(made, read)
+    inference.note_detached(node, env[node])
     if isinstance(env[node], torch.Tensor) and storage(env[node]) not in memories:
         plain = env[node]
         env[node] = as_eager(plain, None if node.target is by_operator and is_copied(node) else node.meta.get("val"), memories)

@@ -28,7 +28,7 @@ from dynacompile.autograd.inside import WrapperRecorder
 from dynacompile.autograd.joint_graph import History, JointGraph
 from dynacompile.autograd.kept import bits, history, reached_from, read_history, refuse_used_leaves
 from dynacompile.autograd.masks import Masks
-from dynacompile.autograd.outputs import Positions, classify
+from dynacompile.autograd.outputs import Positions, classify, of_inference
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
@@ -74,7 +74,8 @@ def trace_joint(
         stays = [keeps_views and not is_changed(node) for node in output_args(graph)]
         rows = classify(run.outputs, seen, inputs, run.memories, positions, stays)
         refuse_used_leaves(rows, run.outputs, positions)
-        inference = tuple(i for i, t in enumerate(positions.tensors) if storage(t) in run.inference)
+        inference = tuple(i for i, t in enumerate(positions.tensors) if storage(t) in run.inference.storages)
+        rows = tuple(of_inference(rows, run.outputs, run.inference, positions))
         output_writes = tuple((i, t._version) for i, t in enumerate(positions.tensors) if t._version)
         mutated = mutated_inputs(inputs, names)
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)

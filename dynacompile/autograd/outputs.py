@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 import torch
 
-from dynacompile.autograd.functionalize import FunctionalInput, Memory, inner, storage
+from dynacompile.autograd.functionalize import FunctionalInput, InferenceMemory, Memory, inner, storage
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Lineage, Made, Output, View, ViewOfInput, ViewOfOutput
 from dynacompile.ir.memory import overlaps
@@ -89,6 +89,23 @@ def classify(
         else:
             rows.append(view_or_fresh(result, families[storage(output)], memories.get(storage(output)), positions, stays))
     return tuple(views_of_views(outputs, rows))
+
+
+def of_inference(rows: Sequence[Output], outputs: Sequence[object], inference: InferenceMemory, positions: Positions) -> Iterator[Output]:
+    """The rows, with inference tensors as the caller may write them: those alone that were detached behind the mode count their writes."""
+    for row, output in zip(rows, outputs, strict=True):
+        if not isinstance(output, torch.Tensor) or not isinstance(row, (Fresh, ViewOfOutput)) or storage(output) not in inference.storages:
+            yield row
+        elif all(output is not t for t in inference.detached):
+            unwritable = isinstance(row, ViewOfOutput) and row.lineage.made is Made.DETACHED
+            yield replace(row, lineage=Lineage(Made.NO_GRAD)) if unwritable else row  # type: ignore[arg-type]
+        elif isinstance(row, Fresh):
+            seen = positions.seen[row.position]
+            whole = inner(positions.tensors[row.position]) if seen is None else seen
+            is_alone = sum(getattr(other, "position", None) == row.position for other in rows) == 1
+            yield ViewOfOutput(row.position, geometry(whole, whole), Lineage(Made.DETACHED), alone=is_alone)
+        else:
+            yield row
 
 
 def views_of_views(outputs: Sequence[object], rows: Sequence[Output]) -> Iterator[Output]:

@@ -145,6 +145,36 @@ def test_inference_mode_inside(frame, outer, backend):
     check_same(story, backend=backend, least=None)
 
 
+DETACHED = {
+    "alone": lambda t, u: (t.detach(),),
+    "data": lambda t, u: (t.data,),
+    "a part": lambda t, u: (t[0].detach(),),
+    "beside itself": lambda t, u: (t.detach(), t),
+    "beside its view": lambda t, u: (t.detach(), t.detach().view(-1)),
+    "beside one of inside": lambda t, u: (t.detach(), u),
+    "written": lambda t, u: (t.detach().add_(1), t),
+}
+
+
+@LEVELS
+@pytest.mark.parametrize("results", DETACHED)
+def test_an_inference_tensor_may_be_written_where_it_was_detached_behind_the_mode(results, backend):
+    def frame(x):
+        with torch.inference_mode():
+            t = torch.minimum(x, x)
+            u = t.detach()
+        return DETACHED[results](t, u)
+
+    def story(wrap):
+        out = wrap(frame)(torch.ones(2, 3, requires_grad=True))
+        for t in out:
+            yield t.is_inference(), kind(attempt(lambda t=t: t._version)), kind(attempt(t.add_, 1)), kind(attempt(lambda t=t: t._version))
+        with torch.inference_mode():
+            yield [t * 1 for t in out]
+
+    check_same(story, backend=backend, least=None)
+
+
 @LEVELS
 def test_gradients_enabled_inside_of_inference_mode(backend):
     def frame(x):
