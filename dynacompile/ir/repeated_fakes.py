@@ -17,6 +17,8 @@ from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
 PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
+OF_TORCH = frozenset({"aten", "prims", "dynacompile"})
+
 
 class Varies(Exception):
     """An argument by which no result is known again."""
@@ -36,10 +38,12 @@ def repeated(mode: FakeTensorMode, func: Any, args: Sequence[Any], kwargs: Mappi
         with of_torch.DisableTorchDispatch():
             return found.again(mode)
     made = run()
-    if is_new(made):
-        env.repeats[key] = One(made.size(), made.stride(), made.dtype, made.fake_device)
-    elif type(made) in (tuple, list) and all(map(is_new, made)) and len({t.untyped_storage()._cdata for t in made}) == len(made):
-        env.repeats[key] = Several(type(made), tuple(One(t.size(), t.stride(), t.dtype, t.fake_device) for t in made))
+    results = made if type(made) in (tuple, list) else (made,)
+    if not results or not all(map(is_new, results)) or len({t.untyped_storage()._cdata for t in results}) < len(results):
+        return made
+    kept = tuple(One(t.size(), t.stride(), t.dtype, t.fake_device) for t in results)
+    if symbols_in([one[:2] for one in kept]) <= symbols_in(key):  # else the operation makes symbols, new ones each time
+        env.repeats[key] = kept[0] if made is results[0] else Several(type(made), kept)
     return made
 
 
@@ -63,9 +67,21 @@ class Several(NamedTuple):
         return self.kind([one.again(mode) for one in self.results])
 
 
+def symbols_in(value: Any) -> set[Any]:
+    """The symbols of sizes, or of what they look like, in tuples of tuples."""
+    if isinstance(value, (tuple, list)):
+        return set().union(*map(symbols_in, value))
+    found = value.node.expr if isinstance(value, torch.SymInt) else value
+    return set(getattr(found, "free_symbols", ()))
+
+
 def is_more(func: Any) -> bool:
-    """Whether the operation writes to arguments, gives views of them, or sizes that depend on their values."""
-    return torch.Tag.dynamic_output_shape in func.tags or any(v.alias_info is not None for v in (*func._schema.arguments, *func._schema.returns))
+    """Whether the operation writes to arguments, gives views of them, or sizes that depend on their values, or is a user's, whose fake may do anything."""
+    return (
+        func.namespace not in OF_TORCH
+        or torch.Tag.dynamic_output_shape in func.tags
+        or any(v.alias_info is not None for v in (*func._schema.arguments, *func._schema.returns))
+    )
 
 
 def is_new(made: Any) -> bool:

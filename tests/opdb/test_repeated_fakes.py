@@ -76,3 +76,23 @@ def test_what_is_kept_does_not_outlive_a_compile(monkeypatch):
     dynacompile.reset()
     gc.collect()
     assert not any(reference() for reference in references)
+
+
+@torch.library.custom_op("repeated_fakes::positive", mutates_args=())
+def positive(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0].clone()
+
+
+@positive.register_fake
+def _(x):
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+def test_sizes_that_operations_make_are_new_each_time(backend):
+    def program(x, y):
+        a, b = positive(x), positive(y)
+        return a.sum() + b.sum(), a.shape[0] == b.shape[0], a.shape[0], b.shape[0]
+
+    x, y = torch.tensor([1.0, -1, 2, 3]), torch.tensor([-1.0, -1, 5, -2])
+    assert dynacompile.compile(program, backend=backend, isolate_recompiles=True)(x, y) == program(x, y)
