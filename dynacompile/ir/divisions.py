@@ -8,7 +8,7 @@ from math import gcd
 
 from dynacompile.ir.atoms import Atom
 from dynacompile.ir.body import Body
-from dynacompile.ir.index import Div, Extent, Index, Mod, Symbol, Var, extent
+from dynacompile.ir.index import Div, Extent, Index, Mod, Symbol, Var, atom, constant, extent, without
 from dynacompile.ir.index import var as index_var
 from dynacompile.ir.loops import Access, Axis, Nest, Op
 
@@ -19,24 +19,35 @@ SHORTEST = 16  # an inner axis below a vector's width would cost more than the d
 def recombined(index: Index) -> Index:
     """The index with (n / d) * d + n % d, and ((n / d) % e) * d + n % d, times anything, written as n, and n % (d * e)."""
     while True:
-        terms = {monomial[0]: c for monomial, c in index.terms if len(monomial) == 1}
-        for low, c in terms.items():
-            if not isinstance(low, Mod) or type(low.divisor) is not int:
+        digits = digits_of(index)
+        for low, factor in digits.items():
+            if not isinstance(low, Mod):
                 continue
-            quotient = low.numerator // low.divisor
-            high = next((a for a, k in terms.items() if k == c * low.divisor and is_digit_above(a, quotient)), None)
+            quotient, above = low.numerator // low.divisor, factor * low.divisor
+            high = next((a for a, f in digits.items() if f == above and is_digit_above(a, quotient)), None)
             if high is not None:
-                whole = low.numerator % (low.divisor * high.divisor) if isinstance(high, Mod) else low.numerator  # type: ignore[operator]
-                index = index - Index([((low,), c), ((high,), c * low.divisor)]) + whole * c
+                whole = low.numerator % (low.divisor * high.divisor) if isinstance(high, Mod) else low.numerator
+                index = index - atom(low) * factor - atom(high) * above + whole * factor
                 break
         else:
             return index
 
 
+def digits_of(index: Index) -> dict[Div | Mod, Index]:
+    """Each quotient and remainder of variables in the sum, with what it is multiplied by."""
+    found: dict[Div | Mod, Index] = {}
+    for monomial, c in index.terms:
+        digits = [a for a in monomial if isinstance(a, (Div, Mod)) and a.variables()]
+        if len(digits) == 1:
+            rest = without(monomial, (digits[0],))
+            found[digits[0]] = found.get(digits[0], constant(0)) + Index(((rest or (), c),))
+    return found
+
+
 def is_digit_above(a: Atom, quotient: Index) -> bool:
     """Whether an atom is the quotient, or a remainder of it."""
     if isinstance(a, Mod):
-        return type(a.divisor) is int and a.numerator == quotient
+        return a.numerator == quotient
     return isinstance(a, Div) and quotient.terms == (((a,), 1),) and quotient.constant == 0
 
 

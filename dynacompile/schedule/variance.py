@@ -120,7 +120,7 @@ def split_about_mean(
     buffer between them."""
     outer, inner, values, last = cut(nest.r_axes, mean.count)
     total, x = extent(math.prod(a.size for a in outer)), math.prod(a.size for a in nest.x_axes)
-    own: int = math.prod(a.size for a in inner)  # of a full chunk; its sizes are numbers, or there is none that is not full
+    own: Extent = math.prod(a.size for a in inner)  # of a full chunk; a number where one is not full
     at, result = position_of_reduce(nest), linear(nest.x_axes)
     dtype = nest.body[at].dtype
     name = partial_buffer(nest, dtype, total, x, buffers)
@@ -161,9 +161,9 @@ def integer(body: Body, value: Extent) -> int:
     return body.emit("constant" if isinstance(value, int) else "index", (), torch.int64, value)
 
 
-def length_of(body: Body, chunk: Var, own: int, last: tuple[Index, Extent] | None, dtype: torch.dtype) -> int:
+def length_of(body: Body, chunk: Var, own: Extent, last: tuple[Index, Extent] | None, dtype: torch.dtype) -> int:
     """The elements of chunk number `chunk`: all that it holds, less in the last one."""
     if last is None:
-        return body.emit("constant", (), dtype, own)
+        return body.emit("constant", (), dtype, own) if isinstance(own, int) else body.emit("cast", (integer(body, own),), dtype)
     left = integer(body, last[1] - atom(chunk) * own)
     return body.emit("cast", (body.emit("min", (left, integer(body, own)), torch.int64),), dtype)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dynacompile.ir.body import Body
 from dynacompile.ir.divisions import index_of, recombined
-from dynacompile.ir.index import Index, Var, atom
+from dynacompile.ir.index import Index, Var, atom, hint
 from dynacompile.ir.loops import Access, Axis, Nest, levels
 
 FEWEST_STEPS = 16  # over the other axes that are reduced over, which the combining of lanes has to be small beside
@@ -23,7 +23,7 @@ def grouped(nest: Nest, lanes: int) -> tuple[Nest, int]:
     if len(r) < 2 or nest.adds or nest.scans() or not all(op.attr in ("sum", "prod", "max", "min") for op in nest.body if op.name == "reduce"):
         return nest, 1
     for within in reversed(r):
-        steps = [a.size for a in r if a != within and isinstance(a.size, int) and a.size >= FEWEST_STEPS]
+        steps = [a for a in r if a != within and hint(a.size) >= FEWEST_STEPS]
         if not isinstance(within.size, int) or not 1 < within.size <= lanes or not steps:
             continue
         for groups in nest.x_axes:
