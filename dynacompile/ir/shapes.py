@@ -18,6 +18,7 @@ from dynacompile.config import Bounds
 from dynacompile.ir.expressions import Quantity
 from dynacompile.ir.fakes import FakeMode, fake_mode
 from dynacompile.ir.repeated_fakes import repeated
+from dynacompile.ir.resized_fakes import RESIZED_FAKES
 from dynacompile.ir.shape_envs import SYMBOLIC, shape_env
 from dynacompile.ir.source import Source
 from dynacompile.ir.zero_one import lenient, may_be_one
@@ -89,10 +90,11 @@ def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeMode:
     def decomposed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         mode = this()
         assert mode is not None  # it is what is called
-        if func not in CONCRETE:
+        rule = RESIZED_FAKES.get(func) or (of_torch.decomposition_table[func] if func in CONCRETE else None)
+        if rule is None:
             return repeated(mode, func, args, kwargs or {}, lambda: ruled(mode, func, types, args, kwargs))
         with of_torch.ExcludeDispatchKeyGuard(FUNCTIONALIZE), mode:
-            return of_torch.decomposition_table[func](*args, **(kwargs or {}))
+            return rule(*args, **(kwargs or {}))
 
     mode.dispatch = decomposed  # type: ignore[method-assign]
     return mode

@@ -60,6 +60,7 @@ add(
     disable_current_modes="torch.utils._python_dispatch._disable_current_modes",
     python_dispatch="torch.utils._python_dispatch",
     enable_python_dispatcher="torch._dispatch.python.enable_python_dispatcher",
+    DisablePythonDispatcher="torch._C._DisablePythonDispatcher",
     DispatchKey="torch._C.DispatchKey",
     DispatchKeySet="torch._C.DispatchKeySet",
     functionalize_key="torch._C.DispatchKey.Functionalize",

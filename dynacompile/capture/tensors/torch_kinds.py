@@ -24,6 +24,7 @@ from dynacompile.capture.tensors import (  # noqa: F401
     polyfilled,
     profilers,
     replaced_data,
+    resizing,
     scripted,
     storages,
     torch_contexts,
