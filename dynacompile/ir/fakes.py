@@ -23,6 +23,7 @@ from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.layouts import LAYOUTS, as_wide, is_widened_early, laid_out
 from dynacompile.ir.looks import new_fake
 from dynacompile.ir.pointwise_fakes import pointwise_fake
+from dynacompile.ir.view_fakes import VIEWS, view_fake
 from dynacompile.ir.written_operands import Written, argument, written_by
 from dynacompile.ops.wrappers import Wrapping
 from dynacompile.private import of_torch
@@ -60,7 +61,7 @@ class FakeMode(FakeTensorMode):
 
     def dispatch(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         """Torch's, whose results, kept or not, are laid out as eager's."""
-        found = pointwise_fake(self, func, args, kwargs or NOTHING)
+        found = view_fake(self, func, args) if func in VIEWS else pointwise_fake(self, func, args, kwargs or NOTHING)
         if found is not None:
             return found
         run: Any = super().dispatch

@@ -197,20 +197,31 @@ class Index:
         """Quotient and remainder by an extent that is no number; it is positive wherever this is computed."""
         if divisor.is_constant:
             return self // divisor.constant, self % divisor.constant
-        lead, scale = divisor.terms[-1]
-        quotient = Index()
-        rest = self
-        for _ in range(4):  # each step may leave terms that the lead divides again
-            found = [(m, c // scale) for monomial, c in rest.terms if c % scale == 0 and (m := without(monomial, lead)) is not None]
-            part = Index([t for t in found if t[0]], sum(c for m, c in found if not m))
-            if not part:
-                break
-            quotient, rest = quotient + part, rest - part * divisor
+        quotient, rest = self.multiples(divisor)
         if never_negative(rest) and never_negative(divisor - rest - 1):
             return quotient, rest
         if rest.constant or rest.terms:
             return quotient + atom(Div(rest, divisor)), atom(Mod(rest, divisor))
         return quotient, rest
+
+    def multiples(self, divisor: Index) -> tuple[Index, Index]:
+        """(q, self - q * divisor) where all terms of q * divisor are terms of self: no others come up, which could be negative, or grow without end."""
+        parts = [*divisor.terms, *([((), divisor.constant)] if divisor.constant else [])]
+        lead = max((m for m, _ in divisor.terms), key=len)
+        rest = {**dict(self.terms), (): self.constant}
+        quotient: dict[Monomial, int] = {}
+        for monomial, _ in self.terms:
+            factor = without(monomial, lead)
+            if factor is None or factor in quotient:
+                continue
+            products = [(tuple(sorted((*factor, *m), key=lambda a: a.key)) if factor else m, c) for m, c in parts]
+            times = min(rest.get(m, 0) // c if rest.get(m, 0) * c > 0 else 0 for m, c in products)
+            if times:
+                quotient[factor] = times
+                for m, c in products:
+                    rest[m] -= c * times
+        number = quotient.pop((), 0)
+        return Index(quotient.items(), number), Index([t for t in rest.items() if t[0]], rest[()])
 
     def _split(self, divisor: int) -> tuple[Index, Index]:
         """(self's part divisible by divisor) / divisor, and the rest with its constant in 0..divisor-1."""

@@ -42,6 +42,16 @@ def as_format(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tens
     return run(aten.empty_like.default, x, memory_format=of_torch.suggest_memory_format(x)) if x.device.type == "cpu" else None
 
 
+def as_batch_norm(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """On the CPU, the memory format in which the first operand is contiguous, where strides of dimensions of one element do not count; else as above."""
+    x = args[0]
+    formats = (torch.contiguous_format, *({4: (torch.channels_last,), 5: (torch.channels_last_3d,)}.get(x.dim(), ())))
+    found = next((f for f in formats if x.is_contiguous(memory_format=f)), None)
+    if x.device.type != "cpu" or found is None:
+        return as_format(run, made, args)
+    return run(aten.empty.memory_format, x.shape, dtype=x.dtype, device=x.device, memory_format=found)
+
+
 def as_contiguous(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
     return run(aten.empty_like.default, made, memory_format=torch.contiguous_format)
 
@@ -95,13 +105,14 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten.native_dropout_backward.default: as_iterated,
     aten.binary_cross_entropy.default: as_first,
     aten.binary_cross_entropy_backward.default: as_first,
-    aten.native_batch_norm.default: as_format,
-    aten._native_batch_norm_legit.default: as_format,
-    aten._native_batch_norm_legit.no_stats: as_format,
-    aten._native_batch_norm_legit_functional.default: as_format,
-    aten._native_batch_norm_legit_no_training.default: as_format,
-    aten._batch_norm_with_update.default: as_format,
-    aten._batch_norm_with_update_functional.default: as_format,
+    aten.native_batch_norm.default: as_batch_norm,
+    aten._native_batch_norm_legit.default: as_batch_norm,
+    aten._native_batch_norm_legit.no_stats: as_batch_norm,
+    aten._native_batch_norm_legit_functional.default: as_batch_norm,
+    aten._native_batch_norm_legit_no_training.default: as_batch_norm,
+    aten._batch_norm_with_update.default: as_batch_norm,
+    aten._batch_norm_with_update_functional.default: as_batch_norm,
+    aten.native_group_norm.default: as_format,
     aten.channel_shuffle.default: as_shuffled,
     aten.native_channel_shuffle.default: as_shuffled,
     aten.reflection_pad2d.default: as_format_resized,

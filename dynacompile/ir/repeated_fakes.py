@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from dynacompile.ir.looks import new_fake
+from dynacompile.ir.view_fakes import aliased, is_view
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
@@ -27,22 +28,25 @@ class Varies(Exception):
 def repeated(mode: FakeTensorMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[], Any]) -> Any:
     """What `run` gives, or, where an operation on fakes that look the same has run in this ShapeEnv, other fakes like its results."""
     env: Any = mode.shape_env
-    if not isinstance(func, of_torch.OpOverload) or torch.is_inference_mode_enabled() or is_more(func):
+    if not isinstance(func, of_torch.OpOverload) or torch.is_inference_mode_enabled():
+        return run()
+    views = is_view(func) and bool(args) and type(args[0]) is FakeTensor
+    if not views and is_more(func):
         return run()
     try:
-        key = func, env.small.free, torch.get_default_dtype(), look(mode, tuple(args)), look(mode, tuple(sorted(kwargs.items())))
+        place = look(mode, args[0].storage_offset()) if views else 0
+        key = func, place, env.small.free, torch.get_default_dtype(), look(mode, tuple(args)), look(mode, tuple(sorted(kwargs.items())))
     except Varies:
         return run()
     found = env.repeats.get(key)
     if found is not None:
-        with of_torch.DisableTorchDispatch():
-            return found.again(mode)
+        return found.again(mode, args[0]) if views else anew(mode, found)
     made = run()
     results = made if type(made) in (tuple, list) else (made,)
-    if not results or not all(map(is_new, results)) or len({t.untyped_storage()._cdata for t in results}) < len(results):
+    if not results or not (all(is_within(args[0], t) for t in results) if views else are_new(results)):
         return made
-    kept = tuple(One(t.size(), t.stride(), t.dtype, t.fake_device) for t in results)
-    if symbols_in([one[:2] for one in kept]) <= symbols_in(key):  # else the operation makes symbols, new ones each time
+    kept: Any = tuple((Part if views else One)(t.size(), t.stride(), t.storage_offset() if views else t.dtype, t.fake_device) for t in results)
+    if symbols_in([one[:3] for one in kept]) <= symbols_in(key):  # else the operation makes symbols, new ones each time
         env.repeats[key] = kept[0] if made is results[0] else Several(type(made), kept)
     return made
 
@@ -55,16 +59,33 @@ class One(NamedTuple):
     dtype: torch.dtype
     device: torch.device
 
-    def again(self, mode: FakeTensorMode) -> FakeTensor:
+    def again(self, mode: FakeTensorMode, of: Any) -> FakeTensor:
         return new_fake(mode, *self)
+
+
+class Part(NamedTuple):
+    """The geometry of a view."""
+
+    size: torch.Size
+    stride: tuple
+    offset: Any
+    device: torch.device
+
+    def again(self, mode: FakeTensorMode, of: FakeTensor) -> FakeTensor:
+        return aliased(mode, of, self.size, self.stride, self.offset)
 
 
 class Several(NamedTuple):
     kind: type
-    results: tuple[One, ...]
+    results: tuple[Any, ...]
 
-    def again(self, mode: FakeTensorMode) -> Any:
-        return self.kind([one.again(mode) for one in self.results])
+    def again(self, mode: FakeTensorMode, of: Any) -> Any:
+        return self.kind([one.again(mode, of) for one in self.results])
+
+
+def anew(mode: FakeTensorMode, found: Any) -> Any:
+    with of_torch.DisableTorchDispatch():
+        return found.again(mode, None)
 
 
 def symbols_in(value: Any) -> set[Any]:
@@ -82,6 +103,17 @@ def is_more(func: Any) -> bool:
         or torch.Tag.dynamic_output_shape in func.tags
         or any(v.alias_info is not None for v in (*func._schema.arguments, *func._schema.returns))
     )
+
+
+def is_within(x: FakeTensor, made: Any) -> bool:
+    """Whether a view is another tensor in the memory of `x`, of the same type, of which nothing but its geometry is to be known."""
+    plain = type(made) is FakeTensor and made is not x and made.constant is None and made.layout is torch.strided and made.dtype is x.dtype
+    alike = plain and made.is_conj() == x.is_conj() and made.is_neg() == x.is_neg() and not made.requires_grad
+    return alike and made.untyped_storage()._cdata == x.untyped_storage()._cdata
+
+
+def are_new(results: Sequence[Any]) -> bool:
+    return all(map(is_new, results)) and len({t.untyped_storage()._cdata for t in results}) == len(results)
 
 
 def is_new(made: Any) -> bool:

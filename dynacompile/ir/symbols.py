@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from math import lcm
 from typing import Any
 
 import torch
 import torch.fx
 
 from dynacompile.errors import Unsupported
+from dynacompile.ir.bounds import never_negative
 from dynacompile.ir.extents import derived
 from dynacompile.ir.index import Extent, Index, Symbol, atom, constant, hint
 from dynacompile.ir.index import extent as simplest
@@ -21,6 +23,7 @@ __all__ = ["extent", "hint", "is_symbolic", "sources"]
 LARGEST = 2**31 - 1  # that a symbol may be: kernels compute with 32-bit positions along one dimension
 
 ROUNDED = {"CeilToInt": -1, "FloorToInt": 1}  # the sign of what is floored, and of the result
+MODULO = frozenset({"Mod", "PythonMod"})
 OPERATIONS = {"FloorDiv": "floordiv", "CleanDiv": "floordiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"}
 
 
@@ -47,17 +50,17 @@ def from_sympy(expr: Any, env: Any) -> Extent:
     if expr.is_Integer:
         return int(expr)
     if expr.is_Symbol:
-        return atom(symbol(expr, env))
+        return whole_parts(symbol(expr, env), expr, env)
     name = type(expr).__name__
     if name in ROUNDED and type(expr.args[0]).__name__ == "IntTrueDiv":  # of two ints, as a float: exact, since sizes are below 2**53
         sign, (numerator, denominator) = ROUNDED[name], (from_sympy(a, env) for a in expr.args[0].args)
-        return simplest(atom(derived("floordiv", simplest(constant(sign) * numerator), denominator)) * sign)
+        return simplest(constant(sign) * quotient(simplest(constant(sign) * numerator), denominator))
     args = [from_sympy(a, env) for a in expr.args]
     if expr.is_Add:
         total: Index = constant(0)
         for a in args:
             total = total + a
-        return simplest(total)
+        return simplest(whole_quotient(total))
     if expr.is_Mul:
         product: Index = constant(1)
         for a in args:
@@ -73,8 +76,38 @@ def from_sympy(expr: Any, env: Any) -> Extent:
         raise Unsupported("symbolic-shape", f"a size is {expr}, which compiled programs don't evaluate", "compile with dynamic=False")
     result = args[0]
     for a in args[1:]:
-        result = atom(derived(operation, result, a))
+        result = quotient(result, a) if operation == "floordiv" else atom(derived(operation, result, a))
     return result
+
+
+def whole_parts(one: Symbol, name: Any, env: Any) -> Index:
+    """The symbol, as a multiple of another one where a guard says that a number divides it: what is split into so many parts, and put together again, has
+    one form then."""
+    if one.real or one.low is None or one.low < 0:
+        return atom(one)
+    divisors = [int(m.args[1]) for m in env.divisible if type(m).__name__ in MODULO and m.args[0] == name and m.args[1].is_Integer]
+    parts = lcm(*(d for d in divisors if d > 0))
+    return atom(derived("floordiv", atom(one), parts)) * parts if parts > 1 else atom(one)
+
+
+def whole_quotient(total: Index) -> Index:
+    """a // b + c as (a + b * c) // b, one symbol: what is multiplied by it has one term, and not one for each."""
+    if len(total.terms) != 1 or not total.constant:
+        return total
+    (monomial, coefficient), definition = total.terms[0], getattr(total.terms[0][0][0], "definition", None)
+    if len(monomial) != 1 or coefficient != 1 or definition is None or definition[0] != "floordiv" or not isinstance(definition[2], int):
+        return total
+    _, numerator, divisor = definition
+    return atom(derived("floordiv", numerator + total.constant * divisor, divisor))
+
+
+def quotient(a: Extent, b: Extent) -> Extent:
+    """a // b, without a symbol of its own where b divides a in every call."""
+    if isinstance(a, Index) and (b > 0 if isinstance(b, int) else never_negative(b - 1)):
+        found = a // b
+        if all(type(factor) is Symbol for monomial, _ in found.terms for factor in monomial):
+            return simplest(found)
+    return atom(derived("floordiv", a, b))
 
 
 def symbol(name: Any, env: Any) -> Symbol:

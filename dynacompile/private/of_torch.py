@@ -44,6 +44,7 @@ add(
     DynamicOutputShapeException="torch._subclasses.fake_tensor.DynamicOutputShapeException",
     UnsupportedOperatorException="torch._subclasses.fake_tensor.UnsupportedOperatorException",
     DisableTorchDispatch="torch._C._DisableTorchDispatch",
+    in_kernel_invocation_manager="torch._subclasses.fake_tensor.in_kernel_invocation_manager",
     prims_wrappers="torch._prims_common.wrappers",
     disable_dynamo="torch._disable_dynamo",
 )
