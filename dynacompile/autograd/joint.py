@@ -35,7 +35,7 @@ from dynacompile.ir.fakes import fake_mode
 from dynacompile.ir.graphs import Mutation, Output, ViewOfInput, ViewOfOutput, output_args
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
-from dynacompile.ir.zero_one import adding_gradients
+from dynacompile.ir.zero_one import answered_questions
 from dynacompile.native import core as native_core
 from dynacompile.ops.attention import KeptAsWritten
 from dynacompile.ops.backward_steps import Tracing, note_places
@@ -65,7 +65,8 @@ def trace_joint(
         inputs = wrap_inputs(recorder, names, fakes)
         before = [entry.value._version if entry.is_tensor else 0 for entry in inputs]
         together, masks = Together(), Masks()
-        run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note, masks)
+        with answered_questions(mode.shape_env):
+            run = interpret(graph, inputs_values(inputs), recorder, tracing, together.note, masks)
         if masks.refused:
             raise KeptAsWritten(masks.refused)
         tell_writes(run.laid)
@@ -252,7 +253,7 @@ def trace_backward(
             tangents.append(of_torch.to_functional_tensor(fake))
     results: tuple[torch.Tensor | None, ...] = ()
     if indices:
-        with of_torch.DisableAutocast(), adding_gradients(recorder.fake_mode.shape_env):
+        with of_torch.DisableAutocast(), answered_questions(recorder.fake_mode.shape_env):
             given = dict(zip(differentiable, tangents, strict=True))
             cuts.install(positions, given)
             seeds = [p for p in differentiable if p not in cuts.heads(positions)]

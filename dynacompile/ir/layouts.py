@@ -83,13 +83,6 @@ def as_shuffled(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Te
     return as_format(run, made, args) if made.device.type == "cpu" else as_contiguous(run, made, args)
 
 
-def as_resampled(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
-    """With symbolic sizes torch takes an interpolation of lines to their nearest points apart into such a read, the only one of this form that is not made
-    contiguous afterwards."""
-    is_of_lines = made.dim() == 3 and len(args[1]) == 3 and args[1][0] is None and args[1][1] is None
-    return as_contiguous(run, made, args) if is_of_lines else None
-
-
 LAYOUTS: Mapping[Any, Layout] = {
     aten.floor_divide.default: as_iterated,
     aten.div.Tensor_mode: as_iterated,
@@ -131,7 +124,6 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten.normal.float_Tensor: as_contiguous,
     aten.poisson.default: as_contiguous,
     aten.im2col.default: as_contiguous,
-    aten._unsafe_index.Tensor: as_resampled,
     aten.isin.Tensor_Scalar: as_contiguous,
     aten.isin.Tensor_Tensor: as_contiguous,
     aten.ldexp.Tensor: as_scaled,

@@ -28,10 +28,18 @@ def view_fake(mode: FakeTensorMode, func: Any, args: Sequence[Any]) -> FakeTenso
     x, asked = args
     if x.fake_mode is not mode or x.constant is not None or x.layout is not torch.strided:
         return None
-    shape = tuple(x.shape)
+    shape, old, asked = (tuple(map(as_known, numbers)) for numbers in (x.shape, x.stride(), asked))
     size = inferred(shape, asked) if all(map(counts, (*shape, *asked))) else None
-    stride = None if size is None else strides_of_view(shape, x.stride(), size)
+    stride = None if size is None else strides_of_view(shape, old, size)
     return None if size is None or stride is None else aliased(mode, x, size, stride, x.storage_offset())
+
+
+def as_known(size: Any) -> Any:
+    """A number where guards leave no other."""
+    if type(size) is int or not isinstance(size, torch.SymInt):
+        return size
+    known = size.node.maybe_as_int()
+    return size if known is None else known
 
 
 def counts(size: Any) -> bool:

@@ -63,8 +63,9 @@ class Lenience:
             self.free = before
 
     @contextmanager
-    def adding_gradients(self) -> Iterator[None]:
-        """While autograd runs: it reduces a gradient whose size differs from its input's, and 1 is asked for first."""
+    def answered_questions(self) -> Iterator[None]:
+        """While autograd runs, which reduces a gradient whose size differs from its input's, and asks for 1 first; and while a captured graph runs again, of
+        which capture has asked what it has to."""
         before, self.free = self.free, "answered"
         try:
             yield
@@ -112,9 +113,9 @@ def sizes_in(arguments: Any) -> Iterator[torch.SymInt]:
             yield from sizes_in(a)
 
 
-def adding_gradients(env: Any) -> AbstractContextManager:
+def answered_questions(env: Any) -> AbstractContextManager:
     small = getattr(env, "small", None)
-    return nullcontext() if small is None else small.adding_gradients()
+    return nullcontext() if small is None else small.answered_questions()
 
 
 def within(env: Any, operation: Any, arguments: Any) -> AbstractContextManager:

@@ -29,7 +29,8 @@ IMAGES = (
     "F.normalize({x}, dim={d})", "F.max_pool2d({x}, 2)", "F.max_pool2d({x}, 3, 2, 1)", "F.avg_pool2d({x}, 2)", "F.avg_pool2d({x}, 3, 1, 1)",
     "F.adaptive_avg_pool2d({x}, {k})", "F.adaptive_max_pool2d({x}, {k})", "F.interpolate({x}, scale_factor={f}, mode={m!r})",
     "F.interpolate({x}, scale_factor={f}, mode={m!r})", "F.interpolate({x}, size=({x}.shape[2] + 1, {x}.shape[3] * 2), mode={m!r})",
-    "F.interpolate({x}, scale_factor={f}, mode={m!r}, recompute_scale_factor=True)", "F.interpolate({x}, size={x}.shape[3], mode='bilinear', align_corners=True)",
+    "F.interpolate({x}, scale_factor={f}, mode={m!r}, recompute_scale_factor=True)",
+    "F.interpolate({x}, size={x}.shape[3], mode='bilinear', align_corners=True)",
     "{x}.to(memory_format=torch.channels_last)", "{x}.contiguous()", "F.channel_shuffle({x}, {g})", "F.pixel_shuffle({x}, 2)", "F.pixel_unshuffle({x}, 2)",
     "{x}.roll(({k}, 1), (2, 3))", "F.pad({x}, (1, 2, 0, 1))", "F.pad({x}, (1, 1, 1, 1), mode='reflect')", "F.pad({x}, (2, 0, 1, 1), mode='replicate')",
     "{x}.flip({d})", "{x}.transpose(2, 3)", "{x}.relu()", "F.gelu({x})", "{x}.sin()", "{x} * {x}.mean((2, 3), keepdim=True).sigmoid()",
@@ -40,7 +41,8 @@ IMAGES = (
     "{x} / {x}.view({x}.shape[0], {g}, -1).norm(dim=-1).add(1).repeat_interleave({c} // {g}, 1)[..., None, None]",
 )  # fmt: skip
 ENDS = (
-    "{x}.mean((2, 3))", "{x}.var((0, 2, 3))", "{x}.sum({d})", "{x}.amax((2, 3))", "{x}.std({d})", "{x}.view({x}.shape[0], {g}, -1).var(-1)", "{x}.logsumexp({d})",
+    "{x}.mean((2, 3))", "{x}.var((0, 2, 3))", "{x}.sum({d})", "{x}.amax((2, 3))", "{x}.std({d})", "{x}.logsumexp({d})",
+    "{x}.view({x}.shape[0], {g}, -1).var(-1)",
     "torch.var_mean({x}.view({x}.shape[0], {g}, -1), -1)[0]", "{x}.square().mean((1, 2, 3))", "{x}.prod(-1)", "{x}",
 )  # fmt: skip
 MODES = ("nearest", "nearest-exact", "bilinear", "bicubic")

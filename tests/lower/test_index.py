@@ -7,7 +7,8 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynacompile.ir.index import Index, Var, atom, constant
+from dynacompile.ir.divisions import recombined
+from dynacompile.ir.index import Index, Symbol, Var, atom, constant
 
 VARIABLES = (Var("a", 4), Var("b", 3), Var("c", 5))
 POINTS = [dict(zip(VARIABLES, p, strict=True)) for p in product(*(range(v.size) for v in VARIABLES))]
@@ -88,3 +89,40 @@ def test_reshapes_fold() -> None:
     assert (flat // 4) % 2 == column // 4
     assert (row * 16 + column) // 16 == row
     assert (flat * 2) // 16 == row
+
+
+SYMBOLS = tuple(Symbol(name, 5, 2) for name in "stu")
+
+
+@st.composite
+def sizes_of_symbols(draw) -> Index:
+    """A product of up to three sizes, each a symbol and a number: positive in every call."""
+    product = constant(draw(st.integers(1, 4)))
+    for s in draw(st.lists(st.sampled_from(SYMBOLS), min_size=1, max_size=3)):
+        product = product * (atom(s) + draw(st.integers(0, 3)))
+    return product
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_quotients_by_sums_of_symbols_are_pythons_and_do_not_grow(data):
+    divisor, factor, rest = data.draw(sizes_of_symbols()), data.draw(sizes_of_symbols()), data.draw(sizes_of_symbols())
+    a, b = (atom(Var(name, 3)) for name in "ab")
+    index = a * (divisor * factor) + b * rest + data.draw(st.integers(0, 9))
+    quotient, remainder = index // divisor, index % divisor
+    for values in product((2, 3, 7), repeat=3):
+        for x, y in product(range(3), repeat=2):
+            known = {**dict(zip(SYMBOLS, values, strict=True)), Var("a", 3): x, Var("b", 3): y}
+            number, by = index.evaluate(known), divisor.evaluate(known)
+            assert (quotient.evaluate(known), remainder.evaluate(known)) == divmod(number, by)
+    longest = max(len(m) for m, _ in index.terms)
+    assert all(len(m) <= longest for part in (quotient, remainder) for m, _ in part.terms)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes_of_symbols(), sizes_of_symbols(), sizes_of_symbols())
+def test_digits_by_symbols_are_put_together(low, high, factor):
+    number = atom(Var("n", low * high * 3))
+    whole = number % low * factor + (number // low) % high * (low * factor)
+    assert recombined(whole) == number % (low * high) * factor
+    assert recombined(number % low * factor + number // low * (low * factor)) == number * factor

@@ -440,7 +440,7 @@ def function_value(cx: Context, real: types.FunctionType, source: Source) -> Fun
     return FunctionValue(real.__code__, cx.scope_of(real, source), real.__qualname__, defaults, kwdefaults, cells, real, source)
 
 
-def call_polyfill(cx: Context, function: types.FunctionType, args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
+def call_polyfill(cx: Context, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
     """A call of a function of the polyfills, which nobody changes."""
     return function_value(cx, function, Constant(function, function.__qualname__)).call(cx, args, kwargs or {})
 
