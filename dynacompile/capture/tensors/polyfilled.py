@@ -22,7 +22,7 @@ def polyfill(real: Any, function: Callable[..., Any]) -> None:
         for value in args[:1]:
             if isinstance(value, TensorValue):
                 raise unsupported("to-python", f"{real.__name__} of {value.describe()}")
-        return call_polyfill(cx, function, args, kwargs)  # type: ignore[arg-type]
+        return call_polyfill(cx, function, args, kwargs)
 
 
 for _real, _function in TABLE.items():

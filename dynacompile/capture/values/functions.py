@@ -442,7 +442,7 @@ def function_value(cx: Context, real: types.FunctionType, source: Source) -> Fun
 
 def call_polyfill(cx: Context, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value] | None = None) -> Value:
     """A call of a function of the polyfills, which nobody changes."""
-    return function_value(cx, function, Constant(function, function.__qualname__)).call(cx, args, kwargs or {})
+    return function_value(cx, function, Constant(function, function.__qualname__)).call(cx, args, kwargs or {})  # type: ignore[arg-type]
 
 
 @wraps(types.MethodType)
