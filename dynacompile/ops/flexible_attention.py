@@ -99,7 +99,7 @@ class Flexible:
             scores = scores if scores.is_floating_point() else scores.to(wide)
         if visible is not None:
             scores = torch.where(visible, scores, torch.full([], -math.inf, dtype=wide, device=query.device))
-        weights, sums = weights_of(scores, self.score is not None or visible is not None)
+        weights, sums = weights_of(scores)
         made = laid_like(weights.to(query.dtype) @ value.to(query.dtype), query)
         return (made, sums, scores.detach().amax(-1)) if self.auxiliary else (made,)
 
@@ -156,10 +156,9 @@ def autocast(*operands: torch.Tensor) -> Iterator[torch.Tensor]:
     return (t if dtype is None or t.dtype == torch.float64 else t.to(dtype) for t in operands)
 
 
-def weights_of(scores: torch.Tensor, may_hide: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The softmax of scores, and the logarithms of its sums; of queries that see no key zeros, and minus infinity, which no gradient passes."""
-    if not may_hide:
-        return scores.softmax(-1), scores.logsumexp(-1)
+def weights_of(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The softmax of scores, and the logarithms of its sums; of queries whose scores are all minus infinity, whether a function hides the keys or the products
+    are infinite, zeros and minus infinity, which no gradient passes."""
     unseen = (scores == -math.inf).all(-1, keepdim=True)
     scores = scores.masked_fill(unseen, 0.0)
     return scores.softmax(-1).masked_fill(unseen, 0.0), scores.logsumexp(-1).masked_fill(unseen.squeeze(-1), -math.inf)

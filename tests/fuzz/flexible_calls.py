@@ -24,7 +24,7 @@ from unittest.mock import patch
 import torch
 from torch import nn
 from torch._dynamo import _trace_wrapped_higher_order_op
-from torch._higher_order_ops.flex_attention import _permute_strides, math_attention
+from torch._higher_order_ops.flex_attention import _math_attention_inner, _permute_strides, math_attention
 from torch.nn.attention import flex_attention as flex
 
 import dynacompile
@@ -378,9 +378,15 @@ class Story:
 
 def by_definition(query: Any, key: Any, value: Any, score_mod: Any, block_mask: Any, scale: Any, kernel_options: Any) -> Any:
     """torch's operator on a CPU, with gradients."""
-    with torch.autocast("cpu", enabled=False):
+    with torch.autocast("cpu", enabled=False), patch.dict(math_attention.__globals__, _math_attention_inner=scores_of):
         out, sums, largest = math_attention(query, key, value, score_mod, block_mask, scale, kernel_options)
     return _permute_strides(out, query.stride()), sums, largest.detach()
+
+
+def scores_of(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The scores of a definition, of which those of queries that see no key have no gradient: so torch's operator has it, and the definition NaN."""
+    scores, changed = _math_attention_inner(*args)
+    return scores, torch.where((changed == -math.inf).all(-1, keepdim=True), changed.detach(), changed)
 
 
 def by_places(tensor: torch.Tensor, indices: list[torch.Tensor]) -> torch.Tensor:

@@ -223,6 +223,26 @@ def test_scores_that_are_whole_numbers_or_truth_values(dtype, monkeypatch):
             check(lambda q, k, v, score=score, mask=mask: flex_attention(q, k, v, score, mask), operands(False, dtype=dtype), monkeypatch, near=near)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+@pytest.mark.parametrize("score", [None, relative, hiding], ids=name_of)
+def test_queries_whose_scores_are_all_minus_infinity_have_no_gradient(score, backend, monkeypatch):
+    """Torch's own gradient of the operator, which is not that of its definition, and which eager takes on devices that have it."""
+    monkeypatch.setattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    query, key, value = (t.detach() for t in operands(True))
+    query[:, :, 3], key = -math.inf, key.abs() + 0.1
+    leaves = [t.requires_grad_() for t in (query, key, value)]
+
+    def form(q, k, v):
+        return flex_attention(q, k, v, score_mod=score, return_lse=True)
+
+    expected = results(form, leaves)
+    assert expected[0][:, :, 3].eq(0).all() and expected[2][:, :, 3].eq(0).all()
+    for have, want in zip(results(dynacompile.compile(form, backend=backend, fullgraph=True), leaves), expected, strict=True):
+        assert (have is None) == (want is None)
+        if want is not None:
+            torch.testing.assert_close(have, want, rtol=2e-5, atol=2e-5, equal_nan=True)
+
+
 def test_the_layout_of_the_result_is_that_of_the_queries(monkeypatch):
     def form(q, k, v):
         turned = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v))
