@@ -79,6 +79,7 @@ def trace_joint(
         rows = tuple(of_inference(rows, run.outputs, run.inference, positions))
         output_writes = tuple((i, t._version) for i, t in enumerate(positions.tensors) if t._version)
         mutated = mutated_inputs(inputs, names)
+        input_writes = tuple(writes_of(inputs, before))
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
         refuse_hooked_views(run.outputs, rows, [base_of_row(row, inputs, positions) for row in rows], run.hooked)
         written = [m for m in mutated if m.in_graph]
@@ -127,7 +128,7 @@ def trace_joint(
         inference,
         eager,
         flags,
-        tuple((m.index, m.value._version - before[m.index]) for m in mutated),
+        input_writes,
         output_writes,
         frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and entry.differentiable and entry.value is entry.leaf),
         tuple(p.target for p in cuts.points),
@@ -137,6 +138,16 @@ def trace_joint(
         settled_points(cuts, list(graph.graph.nodes), run.values, recorder.writes),
         tuple((str(node.meta.get("site") or ""), found) for node, found in masks.read.items()),
     )
+
+
+def writes_of(inputs: Sequence[FunctionalInput], before: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(index, how often the graph has written it) of the inputs that it has written. A change of the metadata of what shares an input's memory counts as
+    a write."""
+    seen = set()
+    for i, entry in enumerate(inputs):
+        if entry.is_tensor and id(entry) not in seen and entry.value._version != before[i]:
+            yield i, entry.value._version - before[i]
+        seen.add(id(entry))
 
 
 def tell_writes(laid: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:

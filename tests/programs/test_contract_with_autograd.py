@@ -322,6 +322,38 @@ class Counting(nn.Module):
         return self.norm(x)
 
 
+def transposed(x):
+    return x.detach().t_()
+
+
+def transposed_and_written(x):
+    return x.detach().t_().add_(1)
+
+
+def twice_detached(x):
+    view = x.detach().detach()
+    return view.unsqueeze_(0).mul_(2)
+
+
+def of_a_result(x):
+    y = x * 2
+    return y, y.detach().t_()
+
+
+@LEVELS
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("frame", [transposed, transposed_and_written, twice_detached, of_a_result], ids=lambda f: f.__name__)
+def test_metadata_that_changes_in_place_counts_as_a_write(frame, mode, backend):
+    def story(wrap):
+        for requires_grad in (False, True):
+            x = torch.ones(2, 3, requires_grad=requires_grad)
+            with mode():
+                made = wrap(frame)(x)
+            yield x._version, [t._version for t in (made if isinstance(made, tuple) else (made,))], made
+
+    check_same(story, backend=backend)
+
+
 @LEVELS
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_what_a_checkpointed_function_changes_is_changed_again(reentrant, backend):

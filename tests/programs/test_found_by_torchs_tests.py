@@ -149,6 +149,31 @@ def test_errors_of_lists_divisions_and_draws_are_taken_where_they_are_raised(bac
     same(fills, GOOD, backend=backend)
 
 
+def raises(operation):
+    def program(t):
+        try:
+            return operation(t)
+        except RuntimeError:
+            return t.real * 2
+
+    return program
+
+
+HALF_COMPLEX = {
+    "of complex32": lambda t: t.tanh(),
+    "of a list of complex32": lambda t: torch.stack([t, t]).sum(),
+    "of what becomes complex32": lambda t: t.chalf().exp(),
+    "Fourier transform of halves": lambda t: torch.fft.fft(t.real.half()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@LEVELS
+@pytest.mark.parametrize("name", HALF_COMPLEX)
+def test_what_cpus_have_no_kernel_for_is_taken_where_it_is_raised(name, backend):
+    same(raises(HALF_COMPLEX[name]), torch.ones(4, dtype=torch.complex32 if "of complex32" in name else torch.complex64), backend=backend)
+
+
 Taken: type[Exception] = KeyError
 
 

@@ -7,7 +7,7 @@ within one that would take its error is left to Python. Blocks that only clean u
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,6 +56,7 @@ DIVISIONS = frozenset("floordiv ifloordiv mod imod floor_divide floor_divide_ re
 """Of ints, on CPUs: by zero."""
 SUBSCRIPTS = (operator.getitem, operator.setitem)
 NAMES = OF_MATRICES | OF_NUMBERS | AT_PLACES | DIVISIONS | {f"linalg_{name}" for name in OF_MATRICES} | {"getitem", "setitem"}
+TRANSFORMS = ("fft_", "stft", "istft")
 LOOKUPS = (torch.nn.functional.embedding, operator.getitem)
 LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_CHECK", "BUILD_TUPLE"})
 
@@ -66,13 +67,27 @@ def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, arg
     errors = ERRORS
     if target is PYTHON_NUMBER:
         name, errors = called_name(args[1].constant()), OF_PYTHON
-    elif name not in NAMES or not may_raise(target, name.removeprefix("linalg_"), args):
+    elif not lacks_kernels(name, (*args, *kwargs.values())) and (name not in NAMES or not may_raise(target, name.removeprefix("linalg_"), args)):
         return
     for frame in frames:
         if any(takes(frame, handler, errors) for handler in handlers_around(frame.decoded, frame.current)):
             if target in LOOKUPS and is_inside(cx, target, args, kwargs, MOST_IN_CLAUSES):
                 return
             raise unsupported("caught-error", name)
+
+
+def lacks_kernels(name: str, given: Iterable[Value]) -> bool:
+    """Whether CPUs may have no kernel for these operands, which fakes don't ask for: of complex32 for most operations, of halves for Fourier transforms."""
+    dtypes = {tensor.sample.dtype for tensor in tensors_of(given) if tensor.sample.device.type == "cpu"}
+    return torch.complex32 in dtypes or torch.float16 in dtypes and name.startswith(TRANSFORMS)
+
+
+def tensors_of(given: Iterable[Value]) -> Iterator[TensorValue]:
+    for value in given:
+        if isinstance(value, TensorValue):
+            yield value
+        elif isinstance(value, (ListValue, TupleValue)):
+            yield from tensors_of(value.items)
 
 
 def may_raise(target: Any, name: str, args: Sequence[Value]) -> bool:

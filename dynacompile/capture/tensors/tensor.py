@@ -491,7 +491,7 @@ class TensorValue(GraphTensor):
         if self.source is not None or refused or is_forgetting or outside:
             return self.refuse(name)
         view = cx.op("call_method", BECOMING[name], [self, *args], kwargs)
-        if name != "detach_" and (self.fake.requires_grad or torch.is_grad_enabled()):  # what keeps the tensor for a gradient sees a write
+        if name != "detach_" and not self.fake.is_inference():  # what keeps the tensor for a gradient sees a write
             torch.autograd.graph.increment_version(self.fake)
             cx.recorder.python_effect(torch.autograd.graph.increment_version, [view])
         if name != "detach_" and not is_view and isinstance(view, TensorValue) and not view.fake.requires_grad:
