@@ -12,7 +12,7 @@ from dynacompile.autograd.functionalize import FunctionalInput, InferenceMemory,
 from dynacompile.errors import Unsupported
 from dynacompile.ir.graphs import Constant, Fresh, InputItself, Lineage, Made, Output, View, ViewOfInput, ViewOfOutput
 from dynacompile.ir.memory import overlaps
-from dynacompile.ir.shapes import hint_of, is_undecidable
+from dynacompile.ir.shapes import hint_of, is_never_negative, is_undecidable
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor
 
@@ -247,13 +247,14 @@ def base_of(family: Sequence[torch.Tensor], memory: Memory | None) -> tuple[torc
 
 
 def lies_within(view: View, base: torch.Tensor) -> bool:
-    """Whether the memory of the base is known to have all elements of the view: not where only a run shows how many it has."""
-    if is_undecidable(*view.size, *base.shape):
-        return False
-    if 0 in view.size:
-        return True
+    """Whether the memory of the base is known to have all elements of the view."""
     last = sum((size - 1) * stride for size, stride in zip(view.size, view.stride, strict=True))
     end = sum((size - 1) * stride for size, stride in zip(base.shape, base.stride(), strict=True))
+    if is_undecidable(*view.size, *base.shape):  # without elements, it lies anywhere
+        sizes = [*view.size, *base.shape]
+        return is_never_negative(view.offset, sizes) and is_never_negative(end - view.offset - last, sizes)  # type: ignore[arg-type]
+    if 0 in view.size:
+        return True
     return hint_of(view.offset) >= 0 and hint_of(view.offset + last) <= hint_of(end)
 
 

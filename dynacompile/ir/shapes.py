@@ -160,6 +160,21 @@ def is_undecidable(*numbers: Any) -> bool:
     return any(isinstance(n, torch.SymInt) and unbacked(n) for n in numbers)
 
 
+def is_never_negative(number: int | torch.SymInt, sizes: Sequence[int | torch.SymInt]) -> bool:
+    """Whether a sum of products is known not to be negative where none of the sizes is 0, whatever values tensors have. Adds no guard."""
+    expr = expression_of(number)
+    if isinstance(expr, int):
+        return expr >= 0
+    ranges = number.node.shape_env.var_to_range  # type: ignore[union-attr]
+    positive = {expression_of(size) for size in sizes}
+    least = {s: 1 if s in positive else ranges[s].lower for s in expr.free_symbols}
+    if not all(0 <= low < LARGEST for low in least.values()):
+        return False
+    beyond = {s: importlib.import_module("sympy").Dummy(integer=True, nonnegative=True) for s in least}
+    found = expr.xreplace({s: beyond[s] + low for s, low in least.items()}).as_poly(*beyond.values())
+    return found is not None and all(c >= 0 for c in found.coeffs())
+
+
 def exceeds(number: int | torch.SymInt, limit: int) -> bool:
     """number > limit; True where it depends on the values of tensors."""
     return is_undecidable(number) or bool(number > limit)

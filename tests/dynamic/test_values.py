@@ -52,7 +52,27 @@ def positions_without_gradients(x):
     return x[kept] * scale * y.sum(), scale.requires_grad, y.requires_grad
 
 
+def views_of_a_stack(x, count):
+    k = count.item()
+    rows, columns = (torch.stack([torch.full((k,), 1.0), torch.full((k,), 2.0)], dim) for dim in (0, 1))
+    return rows.t(), columns, columns.unbind(1), x + 1
+
+
+def conditions_of_ints(x, counts):
+    k, m = counts.tolist()
+    return torch.ones(k) + x[0], k == m, [k < m, bool(k)], {"sum": k + m != 4}
+
+
+def conditions_of_floats(x):
+    numbers = (x * 2).tolist()
+    return x + 1, bool(numbers[0] * 0.5), bool(numbers[0] == numbers[3]), not bool(x.shape)
+
+
+PAIRS = [(X[0], n(p)) for p in ([2, 2], [1, 3], [3, 1], [0, 4])]
 PROGRAMS = {
+    "views of a stack": (views_of_a_stack, [(X[0], n(i)) for i in range(4)], 1),
+    "conditions": (conditions_of_ints, PAIRS, 1),
+    "conditions of floats": (conditions_of_floats, [(x,) for x in X], 1),
     "positions": (lambda x: (x > 0).nonzero() * 2, [(x.view(2, 2),) for x in X], 1),
     "mask": (lambda x: x[x > 0] * 2 + 1, [(x,) for x in X], 1),
     "mask that takes nothing": (lambda x: x[x > 0].sum() + x.sum(), [(x,) for x in (*X, torch.zeros(4))], 1),
@@ -64,7 +84,7 @@ PROGRAMS = {
     "masked select": (lambda x: torch.masked_select(x, x > 0).exp(), [(x,) for x in X], 1),
     "repeats": (lambda x, r: torch.repeat_interleave(x, r) * 2, [(X[0], n(r)) for r in ([1, 2, 3, 0], [0, 1, 0, 1], [2, 2, 2, 2])], 1),
     "gradients": (lambda x: (x * 2)[x > 0] * 3, [(x.clone().requires_grad_(),) for x in X], 1),
-    "conditions": (checked, [(X[0], n(i)) for i in (1, 2, 3, 4)], 1),
+    "conditions that are checked": (checked, [(X[0], n(i)) for i in (1, 2, 3, 4)], 1),
     "a condition that does not hold": (refused, [(X[0], n(i)) for i in (1, 2, 5, 0)], 1),
     "sizes as results": (lambda x: (x[x > 0].shape[0], x[x > 0].numel() * 2, x + 1), [(x,) for x in X], 1),
     "joined": (lambda x: torch.cat([x[x > 0], x[x < 0]]) * 2, [(x,) for x in X], 1),
@@ -116,7 +136,10 @@ def test_another_branch_breaks():
 
 
 @pytest.mark.parametrize("dynamic", [None, False])
-@pytest.mark.parametrize("name", ["mask", "positions", "a list of ints", "an int as a result", "a condition that does not hold", "with symbolic sizes"])
+@pytest.mark.parametrize(
+    "name",
+    ["mask", "positions", "a list of ints", "an int as a result", "a condition that does not hold", "with symbolic sizes", "views of a stack", "conditions"],
+)
 def test_where_a_break_is_an_error_values_end_no_graph(name, dynamic):
     fn, calls, entries = PROGRAMS[name]
     assert check_varying(fn, calls if dynamic is None else calls[:1], min(entries, len(calls)) if dynamic is None else 1, fullgraph=True, dynamic=dynamic)

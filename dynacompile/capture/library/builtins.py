@@ -32,7 +32,7 @@ from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.set_tables import Table
 from dynacompile.capture.values.sets import SetValue, table_of
-from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt, symbolic_function
+from dynacompile.capture.values.symbolic import SymbolicBool, SymbolicFloat, SymbolicInt, symbolic_function
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.namespaces import defines
 
@@ -99,17 +99,25 @@ def row_bool(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise unsupported("would-raise", "bool() takes one argument")
     if args and type(args[0]) is TensorValue and args[0].source is None and args[0].fake.numel() == 1:
         return bool_of(cx, args[0])
+    if args and isinstance(args[0], ReadNumber):
+        return bool_of(cx, args[0])
+    if args and isinstance(args[0], SymbolicBool):
+        return args[0]
+    if args and isinstance(args[0], SymbolicInt):
+        return cx.operator("ne", [args[0], ConstantValue(0)])
     return ConstantValue(args[0].truth(cx) if args else False)
 
 
-def bool_of(cx: Context, tensor: TensorValue) -> Value:
-    """Where the answer isn't known it is a number that is read from the tensor: who branches on it may know what to do, such as to raise after the graph."""
+def bool_of(cx: Context, value: TensorValue | ReadNumber) -> Value:
+    """Where the answer isn't known it is a number that is read from a tensor: who branches on it may know what to do, such as to raise after the graph."""
     try:
-        return ConstantValue(tensor.truth(cx))
+        return ConstantValue(value.truth(cx))
     except Unsupported as reason:
-        if reason.code != "data-dependent-branch" or tensor.fake.dtype.is_complex:
+        if reason.code != "data-dependent-branch" or isinstance(value, TensorValue) and value.fake.dtype.is_complex:
             raise
-    return whether(cx, tensor if tensor.fake.dtype is torch.bool else cx.operator("ne", [tensor, ConstantValue(0)]))
+    if isinstance(value, ReadNumber):
+        return value if value.cls is bool else ReadNumber(value.asked(cx), bool)
+    return whether(cx, value if value.fake.dtype is torch.bool else cx.operator("ne", [value, ConstantValue(0)]))
 
 
 @handles(abs)

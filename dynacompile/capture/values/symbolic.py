@@ -39,6 +39,7 @@ BINARY_OPS = {"add": 0, "floordiv": 2, "mul": 5, "mod": 6, "pow": 8, "sub": 10, 
 MATH = {f: f.__name__ for f in (math.sqrt, math.exp, math.log, math.sin, math.cos, math.tan, math.tanh)}
 FUNCTIONS: dict[Callable, str] = {int: "trunc", float: "tofloat", round: "round", math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc", **MATH}
 BUILTINS: dict[str, Callable] = {"max": max, "min": min, "abs": abs, "neg": operator.neg, **{name: f for f, name in FUNCTIONS.items()}}
+BUILTINS |= {name: getattr(operator, name) for name in COMPARISONS}
 REAL_OPERATORS = frozenset({"add", "sub", "mul", "truediv", "pow", "neg", "abs"})
 EXACT = 2**53  # ints up to which floats know each
 MOST_TERMS = 24  # of a formula, so that the stack of the native machine holds it
@@ -109,19 +110,14 @@ class SymbolicInt(Value):
         if isinstance(number, int):
             out.const(number)
             return
-        symbols = sorted(number.node.expr.free_symbols, key=str)
-        expression = as_expression(number.node.expr, {s: i for i, s in enumerate(symbols)})
-        if expression is None:
-            out.const(self.constant())
-            return
-        emit(out, expression, [self.symbols.unbacked.get(s) or self.symbols.quantities[s] for s in symbols])
+        rebuild_from(out, self.symbols, number.node.expr, self.constant)
 
 
 class SymbolicBool(Value):
-    """A condition on numbers that depend on the values of tensors."""
+    """A condition on numbers that depend on the values of tensors: `operator.name(*args)`."""
 
-    def __init__(self, sym: torch.SymBool):
-        self.sym = sym
+    def __init__(self, symbols: Symbols, sym: torch.SymBool, name: str, args: Sequence[Value]):
+        self.symbols, self.sym, self.name, self.args = symbols, sym, name, args
 
     def describe(self) -> str:
         return f"the condition {self.sym}"
@@ -130,13 +126,26 @@ class SymbolicBool(Value):
         return bool
 
     def truth(self, cx: Context) -> bool:
-        return bool(self.sym)
+        """Of numbers that were read from tensors as they are, the condition on these may be known before the graph."""
+        tensors = [self.read_from(arg) for arg in self.args]
+        return bool(self.sym) if None in tensors else cx.operator(self.name, tensors).truth(cx)  # type: ignore[arg-type]
+
+    def read_from(self, number: Value) -> Value | None:
+        """The tensor of one int that is the number, or the number itself, where it is a constant."""
+        shown = self.symbols.unbacked.get(number.sym.node.expr) if isinstance(number, SymbolicInt) else None
+        return owner_of(shown) if shown is not None and shown.dim is None else number if isinstance(number, ConstantValue) else None
 
     def constant(self) -> bool:
         return bool(self.sym)
 
     def argument(self) -> tuple[Any, Any]:
         return self.sym, self.sym
+
+    def children(self) -> Sequence[Value]:
+        return [owner_of(self.symbols.unbacked[s]) for s in unbacked(self.sym)]
+
+    def rebuild(self, out: Writer) -> None:
+        rebuild_from(out, self.symbols, self.sym.node.expr, self.constant)
 
 
 class SymbolicFloat(Value):
@@ -184,6 +193,16 @@ class SymbolicFloat(Value):
 
     def rebuild(self, out: Writer) -> None:
         emit(out, self.formula.expression, self.formula.quantities)
+
+
+def rebuild_from(out: Writer, symbols: Symbols, expr: Any, constant: Callable[[], Any]) -> None:
+    """Residual code that pushes what a SymPy expression is at a call; `constant` gives what it is at this one, for all, where there is no such code."""
+    found = sorted(expr.free_symbols, key=str)
+    expression = as_expression(expr, {s: i for i, s in enumerate(found)})
+    if expression is None:
+        out.const(constant())
+        return
+    emit(out, expression, [symbols.unbacked.get(s) or symbols.quantities[s] for s in found])
 
 
 def emit(out: Writer, expression: Expression, quantities: Sequence[Any]) -> None:
@@ -258,7 +277,8 @@ def symbolic_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | 
         return None
     found = getattr(operator, name)(*numbers)
     if isinstance(found, torch.SymBool) and unbacked(found):
-        return SymbolicBool(found)
+        assert cx.symbols is not None
+        return SymbolicBool(cx.symbols, found, name, args)
     return cx.of(bool(found))
 
 
