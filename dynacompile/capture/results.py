@@ -64,6 +64,7 @@ class Results:
         if (count := self.writes.get(key)) is not None:
             for _ in range(count):
                 of_torch.increment_version([args[0]])
+            self.mode.touched.add(args[0].untyped_storage()._cdata)
             return args[0]
         look = self.looks.get(key)
         return None if look is None else look.make()

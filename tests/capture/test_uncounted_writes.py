@@ -35,6 +35,14 @@ def by_data(x):
     return x + 1 if (y > 0).all() else x - 1
 
 
+def by_data_after_a_like_write(x, y):
+    """The second write is one that capture has seen, of a tensor that looks the same."""
+    y.neg_()
+    read = x.item()
+    x.data.neg_()
+    return read, y * 2
+
+
 SCALED = torch.tensor([1.0, float("inf")])
 
 
@@ -43,9 +51,10 @@ SCALED = torch.tensor([1.0, float("inf")])
     (by_many, ([torch.ones(2) for _ in range(9)],)),
     (by_statistics, (torch.ones(4, 3), torch.zeros(3), torch.ones(3))),
     (by_data, (torch.ones(3),)),
-], ids=["the check of a gradient scaler", "an operation over a list", "running statistics", ".data"])  # fmt: skip
+    (by_data_after_a_like_write, (torch.tensor(1.0), torch.tensor(2.0))),
+], ids=["the check of a gradient scaler", "an operation over a list", "running statistics", ".data", ".data after a like write"])  # fmt: skip
 @pytest.mark.parametrize("grad", [True, False], ids=["with gradients", "no_grad"])
-def test_a_branch_on_what_was_written_is_on_the_new_value(function, args, grad):
+def test_what_was_written_is_read_anew_and_what_was_read_stays(function, args, grad):
     compiled = dynacompile.compile(function, backend="eager", isolate_recompiles=True)
     with torch.set_grad_enabled(grad):
         for _ in range(2):
