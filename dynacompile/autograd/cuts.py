@@ -1,7 +1,8 @@
 """Where an output is computed from another one: there the backward is cut, so that autograd itself passes the gradient between them.
 
 To the caller such outputs are tensors of one autograd graph: a hook of the first, its `retain_grad`, or a gradient that is asked for with respect to it,
-sees what the second one's backward brings. So each level of outputs has an autograd node of its own, whose backward ends at the outputs below it.
+sees what the second one's backward brings. So each level of outputs has an autograd node of its own, whose backward ends at the outputs below it. Outputs
+that have nothing in common may have levels of their own, too (`levels_apart`).
 """
 
 from __future__ import annotations
@@ -98,6 +99,24 @@ def find_cuts(outputs: Sequence[object], rows: Sequence[Output], mutated: Sequen
         level(position)
     points = dict.fromkeys(i for found in direct.values() for i in found)
     return Cuts(tuple(seen[i] for i in sorted(points)), levels)
+
+
+def levels_apart(ways: Sequence[tuple[int, ...]], ends: Sequence[bool], tangents: int) -> tuple[int, ...]:
+    """The level of each tangent where nothing is to be cut. Empty: there is but one.
+
+    A backward pass runs all that led to the inputs of a node, also without a gradient, and that may raise, as where the program has written what it keeps.
+    Eager's pass does not come there from results that have no input in common with others. So these have a level of their own, unless their inputs are leaves.
+
+    ways: of each gradient, the tangents that it comes from; ends: whether it is that of a leaf."""
+    groups: list[tuple[set[int], bool]] = []
+    for own, is_end in zip(map(set, ways), ends, strict=True):
+        same = [group for group in groups if group[0] & own]
+        groups = [group for group in groups if not group[0] & own]
+        groups.append((own.union(*(found for found, _ in same)), is_end and all(only_leaves for _, only_leaves in same)))
+    separate = [group for group, only_leaves in groups if not only_leaves]
+    levels = [next((i for i, group in enumerate(separate, 1) if t in group), 0) for t in range(tangents)]
+    used = sorted(set(levels))
+    return tuple(map(used.index, levels)) if len(used) > 1 else ()
 
 
 def visible(outputs: Sequence[object], rows: Sequence[Output], mutated: Sequence[MutatedInput], positions: Positions) -> list[Visible]:

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 
 from dynacompile.autograd.arrivals import Together, cut_absent
-from dynacompile.autograd.cuts import Cuts, find_cuts, key, refuse_hooked_views, settled_points
+from dynacompile.autograd.cuts import Cuts, find_cuts, key, levels_apart, refuse_hooked_views, settled_points
 from dynacompile.autograd.facts import view_base
 from dynacompile.autograd.functionalize import (
     FunctionalInput,
@@ -108,7 +108,9 @@ def trace_joint(
     arriving = tangents_of(recorder.graph, len(fakes), constants)
     sources = tuple(bits(arriving[g] or eager.reached[i]) for i, g in grads)
     target_sources = tuple(bits(arriving[g]) for g in captured)
-    levels = tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else ()
+    leaves = frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and entry.differentiable and entry.value is entry.leaf)
+    ways = [bits(arriving[g] | eager.reached[i]) for i, g in grads]
+    levels = tuple(cuts.levels.get(p, 0) for p in tangents) if cuts.points else levels_apart(ways, [i in leaves for i, _ in grads], len(tangents))
     if len(tangents) > 1:
         together_reached = together.reach(reached)
         more = {node: constants.get(node, 0) | together_reached.get(node, 0) for node in (*constants, *together_reached)}
@@ -130,7 +132,7 @@ def trace_joint(
         flags,
         input_writes,
         output_writes,
-        frozenset(i for i, entry in enumerate(inputs) if entry.is_tensor and entry.differentiable and entry.value is entry.leaf),
+        leaves,
         tuple(p.target for p in cuts.points),
         target_sources,
         levels,

@@ -117,7 +117,7 @@ def refuse_used_leaves(rows: Sequence[Output], results: Sequence[object], positi
 def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Sequence[int], needs: tuple[tuple[Part, ...], ...]) -> Marks:
     """Of a backward that is one node; where it is cut, each stage has marks of its own, and the call the rest. needs: as in Marks."""
     whole = Marks(joint.inference, input_writes=joint.input_writes, output_writes=joint.output_writes)
-    if joint.targets:
+    if joint.levels:
         return whole
     places = {index: n for n, index in enumerate(joint.grads)}
 

@@ -39,7 +39,7 @@ def split(joint: JointGraph, budget: float, regather: bool = False) -> ForwardBa
     backward, graphs = None, ()  # type: tuple[torch.fx.GraphModule | None, tuple[torch.fx.GraphModule, ...]]
     needs: tuple[tuple[Part, ...], ...] = ()
     symbols, stages = (), ()  # type: tuple[Symbols, tuple[Stage, ...]]
-    if joint.targets:
+    if joint.levels:
         graphs, stages = write_stages(joint, side, Saved({n: inputs.index(n) for n in saved_inputs}, dict(zip(kept, positions, strict=True))))
     else:
         backward, symbols = write_backward(joint, side, saved_inputs, kept)

@@ -545,3 +545,38 @@ def test_results_with_strides_of_their_own_are_written(name, backend):
         yield kind(attempt((y * y).sum().backward)), x.grad
 
     check_same(story, backend=backend, least=None)
+
+
+def each_of_its_own(x, y):
+    return x * 2, y.sin()
+
+
+def written_of_its_own(x, y):
+    x.mul_(2)
+    return y.sin(), x
+
+
+def three_of_two(x, y):
+    return x * 2, y.sin(), y + x.detach()
+
+
+@LEVELS
+@pytest.mark.parametrize("frame", [each_of_its_own, written_of_its_own, three_of_two], ids=lambda f: f.__name__)
+def test_what_led_to_the_input_of_another_result_is_not_run(frame, backend):
+    """It may raise, as where the program has written what it keeps, and it is freed."""
+
+    def story(wrap):
+        for chosen in range(3 if frame is three_of_two else 2):
+            for is_broken in (False, True):
+                leaves = [torch.linspace(-1, 2, 6).requires_grad_() for _ in range(2)]
+                x, y = (leaf * 1 for leaf in leaves)
+                x, before = x.exp(), x
+                if is_broken:
+                    x = before.sin()
+                    before.add_(1)
+                results = wrap(frame)(x, y)
+                yield attempt(lambda: results[chosen].sum().backward()) is None, [leaf.grad for leaf in leaves]  # noqa: B023 - called at once
+                for result in results:
+                    yield kind(attempt(lambda: result.sum().backward())), [leaf.grad for leaf in leaves]  # noqa: B023
+
+    check_same(story, backend=backend)
