@@ -4,15 +4,17 @@ and backward, in float64, called with sizes that change, 0 and 1 among them.
     python -m tests.fuzz.derived_sizes FIRST LAST [--backend aot_eager|reference|default] [--show]
 
 A statement is kept if eager runs it for the first call's sizes. Where eager raises for a later call's, the compiled program has to raise, too. From seed
-100000 on the int is read from a tensor; from 150000 on there are masks, too.
+100000 on the int is read from a tensor; from 150000 on there are masks, too. From 200000 on numbers are keys of dicts, members of sets and arguments of
+functions with caches; from 250000 on so is the int that is read from a tensor.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,10 +55,42 @@ MASKED = (
     "{t}[{t} > 0]", "{t}[{t} > {f}]", "{t}[{t} > 0] * {t}[{t} > {f}]", "{t}[{t} < 0] + {t}[{t} < {f}]", "{t}[{t} > 0] + {u}", "{t}.nonzero()[:, 0] * {f}",
     "torch.arange({n}) * {t}[{t} > 0]", "torch.cat([{t}[{t} > 0], {u}.flatten()])", "torch.where({t}[{t} > 0] > {f}, {u}, 0.0)", "{t}[{t} > 0].sum() * {u}",
 )  # fmt: skip
+KEYED = (
+    "{{{a}: 1, {b}: 2}}[{a}]", "len({{{a}, {b}, 3}})", "sorted({{{a}, {b}}})[0]", "int({a} in {{1, {b}, 4}})", "{{{a}: {b}}}.get({m}, 0)", "max({{{a}, {b}}})",
+    "dict([({a}, 1), ({b}, 2)])[{b}]", "cached({a})", "cached({a}, {b})", "cached({a}, extra={b})", "cached(({a}, 2))[0]", "len(set([{a}, {b}, 2]))",
+    "sum({{i: i + 1 for i in ({a}, {b})}}.values())", "Counter([{a}, {b}, 1])[{m}]", "list(dict.fromkeys([{a}, {b}, 1]))[-1]", "TABLE.get({a}, 7)",
+    "TABLE[{a}] if {a} in TABLE else 2", "{{({a}, {b}): 3}}[{a}, {b}]", "int(frozenset([{a}]) == {{{b}}})", "len({{{a}, {b}}} & {{{m}, 2}})", "taken({a}, {b})",
+    "{{{a}, {b}, 5}}.pop() * 0 + 1", "len({{{a}: 0}} | {{{b}: 1}})", "defaultdict(int, {{{a}: 3}})[{b}]", "{{{a}: {b}, {m}: 1}}.popitem()[1]", "counted({a})",
+    "{{{t}.shape: 2}}[{t}.shape]", "cached({t}.shape)[0]", "int({t}.shape in {{{u}.shape}})", "{{True: 5, {a}: 6}}[1]", "int({a} in range({b}))",
+    "[4, 1, {a}].index({a})",
+)  # fmt: skip
 SIZES = (0, 1, 1, 2, 3, 4, 4, 5, 6, 8)
 MOST = 3000  # elements of a tensor
 READING = 100_000
 MASKING = 150_000
+KEYING = 200_000
+READ_KEYS = 250_000
+TABLE = {0: 3, 1: 1, 2: 4, 4: 2, 8: 1}
+
+
+def surroundings() -> dict[str, Any]:
+    """What a program finds among its globals: functions whose caches are its own."""
+
+    @functools.lru_cache(maxsize=4)
+    def cached(n: Any, extra: int = 1) -> Any:
+        return n if isinstance(n, tuple) else abs(n) + extra
+
+    @functools.cache
+    def counted(n: int) -> int:
+        return sum(1 for i in range(n) if i % 2 == 0)
+
+    def taken(n: int, m: int, known: Any = None) -> int:
+        known = {n: m} if known is None else known
+        known[m] = known.setdefault(n, 1) + 1
+        return len(known)
+
+    own = {"cached": cached, "counted": counted, "taken": taken, "TABLE": dict(TABLE), "Counter": Counter, "defaultdict": defaultdict}
+    return {"torch": torch, "F": F, **own}
 
 
 @dataclass(frozen=True)
@@ -72,7 +106,7 @@ class Program:
     reads: bool = False
 
     def function(self) -> Callable[..., Any]:
-        space: dict[str, Any] = {"torch": torch, "F": F}
+        space = surroundings()
         exec(compile(self.source, f"<program {self.seed}>", "exec"), space)
         return space["program"]
 
@@ -87,9 +121,11 @@ class Writer:
     """Statements that run for one call's arguments."""
 
     def __init__(self, seed: int, x: torch.Tensor, y: torch.Tensor, k: int):
-        self.forms = (*TENSORS, *(8 * MASKED if seed >= MASKING else ()))
+        self.forms = (*TENSORS, *(8 * MASKED if MASKING <= seed < KEYING else ()))
         self.pick, self.lines = random.Random(seed), []
-        self.space: dict[str, Any] = {"torch": torch, "F": F, "x": x, "y": y, "k": k}
+        self.of_numbers = (*NUMBERS[:6], *KEYED) if seed >= KEYING else NUMBERS
+        self.share = 0.5 if seed >= KEYING else 0.25
+        self.space: dict[str, Any] = {**surroundings(), "x": x, "y": y, "k": k}
         self.tensors, self.numbers = ["x", "y"], ["k", "x.shape[0]", "y.shape[-1]", "x.size(-1)"]
 
     def filled(self, form: str) -> str:
@@ -102,14 +138,14 @@ class Writer:
         pick = self.pick
         chance = pick.random()
         try:
-            if chance < 0.25:
-                text = self.filled(pick.choice(NUMBERS))
+            if chance < self.share:
+                text = self.filled(pick.choice(self.of_numbers))
                 value = eval(text, self.space)
                 if not isinstance(value, int) or not -3 <= value <= 40:
                     return
                 name = f"n{len(self.lines)}"
                 self.numbers.append(name)
-            elif chance < 0.32:
+            elif chance < self.share + 0.07:
                 made = next((t for t in reversed(self.tensors) if t not in "xy"), None)
                 if made is None:
                     return
@@ -162,7 +198,7 @@ def generate(seed: int) -> Program:
     made = [t for t in writer.tensors if t not in "xy"] or ["x * 2"]
     results = list(dict.fromkeys([made[-1], *(pick.choice(made) for _ in range(2)), *([writer.numbers[-1]] if pick.random() < 0.5 else [])]))
     body = "".join(f"    {line}\n" for line in writer.lines)
-    reads = seed >= READING
+    reads = READING <= seed < KEYING or seed >= READ_KEYS
     body = f"    k = k.item()\n{body}" if reads else body
     return Program(seed, f"def program(x, y, k):\n{body}    return {', '.join(results)},\n", program.calls, program.dynamic, program.lenient, reads)
 
@@ -175,7 +211,7 @@ def outcome(function: Callable, program: Program, call: int) -> tuple[list[Any],
         roots = [t for t in made if isinstance(t, torch.Tensor) and t.requires_grad]
         if roots:
             torch.autograd.backward(roots, [weights(t) for t in roots])
-    except (RuntimeError, IndexError, ValueError, ZeroDivisionError, TypeError) as error:
+    except (RuntimeError, LookupError, ValueError, ZeroDivisionError, TypeError) as error:
         return error
     return made, [x.grad, y.grad]
 

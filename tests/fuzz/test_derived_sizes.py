@@ -24,6 +24,12 @@ def test_where_the_int_is_read_from_a_tensor():
         check_program(generate(seed), Counter(), "aot_eager")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_where_numbers_are_keys():
+    for seed in (200004, 200017, 250003, 250016):
+        check_program(generate(seed), Counter())
+
+
 def test_programs_are_what_they_were():
     assert generate(7) == generate(7)
 
