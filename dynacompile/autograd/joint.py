@@ -28,11 +28,11 @@ from dynacompile.autograd.inside import WrapperRecorder
 from dynacompile.autograd.joint_graph import History, JointGraph
 from dynacompile.autograd.kept import bits, history, reached_from, read_history, refuse_used_leaves
 from dynacompile.autograd.masks import Masks
-from dynacompile.autograd.outputs import Positions, classify, of_inference
+from dynacompile.autograd.outputs import Positions, classify, known_as, of_inference
 from dynacompile.autograd.record import Recorder
 from dynacompile.errors import Unsupported
 from dynacompile.ir.fakes import fake_mode
-from dynacompile.ir.graphs import Mutation, Output, ViewOfInput, ViewOfOutput, output_args
+from dynacompile.ir.graphs import Fresh, Made, Mutation, Output, ViewOfInput, ViewOfOutput, output_args
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import symbolic_rules
 from dynacompile.ir.zero_one import answered_questions
@@ -89,8 +89,9 @@ def trace_joint(
         cuts = find_cuts(run.outputs, rows, mutated, positions) if cutting else Cuts()
         eager = History()
         if positions.differentiable:
+            viewed = views_of_the_unseen(output_args(graph), run.outputs, rows)
             frees = any(node.target is torch.autograd.grad for node in graph.graph.nodes)
-            eager = read_history(positions, inputs, run.laid, [key(point.tensor) for point in cuts.points], rows, frees)
+            eager = read_history(positions, inputs, run.laid, [key(point.tensor) for point in cuts.points], rows, frees, viewed)
         tangents, grads = trace_backward(recorder, positions, forward, inputs, cuts, entrances(graph))
         captured = [captured_node(recorder, forward, positions, cuts, i) for i in sorted(cuts.captured)]
         constants = reach_of_constants(recorder, positions, cuts) if len(tangents) > 1 else {}
@@ -165,6 +166,16 @@ def is_changed(output: object) -> bool:
     if not isinstance(output, torch.fx.Node) or not isinstance(value := output.meta.get("val"), torch.Tensor) or not value.requires_grad:
         return False
     return any(user.target is torch.autograd.graph.increment_version for user in output.users)
+
+
+def views_of_the_unseen(nodes: Sequence[object], outputs: Sequence[object], rows: Sequence[Output]) -> set[int]:
+    """The positions of outputs that are views of what is no output, and that the caller gets as no views."""
+    found = zip(nodes, outputs, rows, strict=True)
+    return {row.position for node, output, row in found if isinstance(row, Fresh) and is_view(output) and not is_changed(node)}
+
+
+def is_view(output: object) -> bool:
+    return isinstance(output, torch.Tensor) and output.requires_grad and known_as(output) is Made.GRAD
 
 
 def base_of_row(row: Output, inputs: Sequence[FunctionalInput], positions: Positions) -> torch.Tensor | None:

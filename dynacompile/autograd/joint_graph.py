@@ -23,6 +23,7 @@ class History:
     reached: Mapping[int, int] = field(default_factory=dict)
     computed: frozenset[int] = frozenset()
     makers: tuple[Part, ...] = ()
+    views: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

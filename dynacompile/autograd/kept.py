@@ -30,9 +30,11 @@ def read_history(
     points: Sequence[tuple[Any, int]],
     rows: Sequence[Output],
     frees: bool,
+    viewed: Collection[int] = (),
 ) -> History:
     """Before the backward pass frees what is kept. Raises BeyondInputs where an output has gradients that come to no input. laid: as of Interpreted.
-    frees: whether the graph has gradients taken. points: nodes and which of their results the backward is cut at."""
+    frees: whether the graph has gradients taken. viewed: positions of views that are none to the caller.
+    points: nodes and which of their results the backward is cut at."""
     outputs = [positions.tensors[p] for p in positions.differentiable]
     indices = sorted({id(entry): i for i, entry in reversed(list(enumerate(inputs))) if entry.differentiable}.values())
     order = history([t.grad_fn for t in outputs])
@@ -85,7 +87,9 @@ def read_history(
     watches = tuple(Watch(*key, as_parts(nodes, ends), key in themselves, as_parts(refusing.get(key, set()), ends)) for key, nodes in sorted(found.items()))
     computed = frozenset(i for i in indices if inputs[i].value is not inputs[i].leaf)
     variables = {id(node.variable): reached[node] for node in order if getattr(node, "variable", None) is not None}  # type: ignore[attr-defined]
-    return History(watches, as_parts(parts, ends), {i: variables.get(id(inputs[i].leaf), 0) for i in indices}, computed, makers_of(outputs, leads, ends))
+    views = {(1 << n, leads[t.grad_fn]) for n, (p, t) in enumerate(zip(positions.differentiable, outputs)) if p in viewed and t.grad_fn is not None}
+    told = as_parts(parts, ends), {i: variables.get(id(inputs[i].leaf), 0) for i in indices}, computed, makers_of(outputs, leads, ends)
+    return History(watches, *told, as_parts(views, ends))
 
 
 def as_parts(found: set[tuple[int, int]], ends: Sequence[int]) -> tuple[Part, ...]:
@@ -127,7 +131,8 @@ def marks(joint: JointGraph, saved_inputs: Sequence[int], saved_positions: Seque
     parts = tuple(map(here, joint.history.parts))
     others, keeps, aliased = watches(joint, saved_inputs, saved_positions, here)
     makers = shorter(map(here, joint.history.makers), len(joint.grads))
-    return replace(whole, watches=others, flags=joint.flags, parts=parts, needs=needs, keeps=keeps, aliased=aliased, makers=makers)
+    views = tuple(p for p in map(here, joint.history.views) if all(p))
+    return replace(whole, watches=others, flags=joint.flags, parts=parts, needs=needs, keeps=keeps, aliased=aliased, makers=makers, views=views)
 
 
 def shorter(makers: Iterable[Part], gradients: int) -> tuple[Part, ...]:
@@ -250,6 +255,7 @@ def stage_marks(
         keeps=keeps,
         aliased=aliased,
         makers=shorter((here(joint.history.makers[t]) for t in gradients.tangents if joint.history.makers), len(gradients.edges)),
+        views=tuple(p for p in map(here, joint.history.views) if all(p)),
     )
 
 

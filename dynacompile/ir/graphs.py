@@ -139,6 +139,8 @@ class Marks:
     aliased: saved inputs, by their place among what is saved, that no node of eager's keeps as themselves: their metadata may change after the call.
     makers: for each tangent, the node of eager's that made the output, with the tangents of its results: where it does not run, the output retains no gradient.
         Without tangents: it runs where the node of the graph does. Empty: so do all.
+    views: the outputs that are views in eager, of what nobody sees, and here are none, each with the inputs whose gradients come by it. A write of the caller
+        gives such a view's whole another node, which a backward pass frees, whatever it keeps.
     """
 
     inference: tuple[int, ...] = ()
@@ -151,6 +153,7 @@ class Marks:
     keeps: tuple[tuple[Part, ...], ...] = ()
     aliased: tuple[int, ...] = ()
     makers: tuple[Part, ...] = ()
+    views: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,20 @@ struct Watched {
     }
 };
 
+// An output that is a view in eager. runs: the latest backward pass comes by what a write of the caller has made of it; freed: one has freed that.
+struct Viewed {
+    c10::weak_intrusive_ptr<c10::TensorImpl> output;
+    const Part* part;
+    bool runs = false, freed = false;
+
+    bool is_written(const torch::autograd::Node* node) const {
+        c10::intrusive_ptr<c10::TensorImpl> impl = output.lock();
+        if (!impl) return false;
+        const auto made_by = torch::autograd::impl::gradient_edge(at::Tensor(std::move(impl))).function;
+        return made_by && made_by.get() != node;
+    }
+};
+
 class RegionBackward final : public Head {
 public:
     RegionBackward(std::shared_ptr<Region> region, torch::autograd::edge_list&& edges) : Head(std::move(edges)), region_(std::move(region)) {}
@@ -201,6 +215,10 @@ public:
         for (auto [input, dim] : contract.symbols) symbols_.push_back(dim < 0 ? inputs.numbers[input] : impls[input]->size(dim));
         geometry_ = region_->tangent_geometry(outputs);
         if (!contract.marks.makers.empty()) retain_as_made(*this);
+        for (const Part& part : contract.marks.views) {
+            const at::Tensor& output = outputs[contract.tangents[part.first[0]]];
+            viewed_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(output.getIntrusivePtr()), &part});
+        }
         saved_.reserve(contract.saved_inputs.size() + contract.saved_positions.size());
         for (int64_t input : contract.saved_inputs) {
             if (!impls[input]) fail("input ", input, " is saved for backward and is no tensor");
@@ -359,6 +377,7 @@ public:
             frees = frees || !freed_[i];
             freed_[i] = true;
         }
+        for (Viewed& viewed : viewed_) viewed.freed = viewed.freed || viewed.runs;
         if (frees) free_saved();  // what let_go has left
     }
 
@@ -586,6 +605,10 @@ private:
             if (runs_[i] && (freed_[i] || is_given_up_))
                 C10_THROW_ERROR(Error, torch::autograd::ERR_BACKWARD_TWICE);
         }
+        for (Viewed& viewed : viewed_) {
+            viewed.runs = is_run(*viewed.part, tangents) && viewed.is_written(this);
+            if (viewed.runs && viewed.freed) C10_THROW_ERROR(Error, torch::autograd::ERR_BACKWARD_TWICE);
+        }
         for (const Watched& w : watched_) {
             if (w.is_detached() && has_part(w.watch->refusing, tangents)) fail(was_detached);
             if (w.counter.current_version() != w.version && has_part(w.watch->parts, tangents))
@@ -691,6 +714,7 @@ private:
     std::vector<TangentGeometry> shapes_;  // of saved tensors
     std::vector<std::optional<TangentGeometry>> stand_ins_;  // of saved tensors that are freed, while others are not
     std::vector<Watched> watched_;
+    std::vector<Viewed> viewed_;
     bool is_given_up_ = false;  // a backward pass has let go of something that is saved
     std::vector<bool> runs_, freed_;  // of the parts: those of the latest backward pass, and those that one has freed
     std::vector<int64_t> symbols_;

@@ -75,13 +75,13 @@ def lineage_row(lineage: Lineage) -> tuple[int, bool, bool, bool, int]:
 
 
 def marks_row(marks: Marks, tangents: int, grads: int, saved: int) -> tuple:
-    """(inference, watches, flags, writes of inputs, of outputs, parts, needs, keeps, aliased, makers), as read_marks takes them. tangents, grads, saved: how
-    many there are."""
+    """(inference, watches, flags, writes of inputs, of outputs, parts, needs, keeps, aliased, makers, views), as read_marks takes them. tangents, grads,
+    saved: how many there are."""
     everything = ((tuple(range(tangents)), tuple(range(grads))),)
     parts = marks.parts if marks.parts is not None else everything if saved else ()
     watches = tuple((w.is_input, w.index, w.parts, w.refusing) for w in marks.watches)
     needs, keeps = marks.needs or (everything,) * saved, marks.keeps or (everything,) * saved
-    return marks.inference, watches, marks.flags, marks.input_writes, marks.output_writes, parts, needs, keeps, marks.aliased, marks.makers
+    return marks.inference, watches, marks.flags, marks.input_writes, marks.output_writes, parts, needs, keeps, marks.aliased, marks.makers, marks.views
 
 
 def output_row(output: Output, numbers: Numbers) -> tuple:

@@ -88,6 +88,7 @@ Marks read_marks(PyObject* row) {
         marks.aliased[saved] = true;
     }
     marks.makers = read_parts(item(row, 9));
+    marks.views = read_parts(item(row, 10));
     for (auto [index, writes] : {std::pair(3, &marks.input_writes), std::pair(4, &marks.output_writes)}) {
         PyObject* rows = item(row, index);
         for (Py_ssize_t i = 0; i < PyTuple_Size(rows); ++i) writes->emplace_back(int32_t(to_int(item(item(rows, i), 0))), int32_t(to_int(item(item(rows, i), 1))));

@@ -54,6 +54,7 @@ struct Marks {
     std::vector<std::vector<Part>> needs, keeps;  // by saved tensor
     std::vector<bool> aliased;                    // by saved input; shorter where the rest are not
     std::vector<Part> makers;                     // by tangent; empty where all run with the node
+    std::vector<Part> views;
     std::vector<std::pair<int32_t, int32_t>> input_writes, output_writes;  // (input or forward output, how often it is written)
 
     // Whether calls that autograd does not record have something to mark.
@@ -189,7 +190,7 @@ private:
     void count_input(const Inputs& inputs, size_t i) const;
 };
 void count_writes(const Contract& contract, const Tensors& outputs);
-// (inference, watches, flags, (input, writes)..., (output, writes)..., parts, needs, keeps, aliased, makers), as differentiable.py writes it.
+// (inference, watches, flags, (input, writes)..., (output, writes)..., parts, needs, keeps, aliased, makers, views), as differentiable.py writes it.
 Marks read_marks(PyObject* row);
 // Gives the outputs at contract.tangents one autograd node. generators: as they were before the graph ran.
 void attach_node(const std::shared_ptr<Region>& region, const Inputs& inputs, Tensors& outputs, Generators generators);

@@ -254,3 +254,52 @@ def test_views_of_what_was_written_since():
                 yield t.detach(), t._is_view(), type(attempt(lambda t=t: t.grad_fn)).__name__
 
     check_same(story, least=None)
+
+
+# views of what nobody sees
+
+
+def a_transposed_copy(x):
+    return (x.clone().t(),)
+
+
+def a_view_beside_another_result(x):
+    return x.sin().t().contiguous().t(), x * 2
+
+
+def no_view(x):
+    return (x.t().clone(),)
+
+
+def changed_in_place(x):
+    return ((x * 2).unsqueeze_(0),)
+
+
+def written(t):
+    t.add_(1)
+
+
+def written_silently(t):
+    with torch.no_grad():
+        t.add_(1)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+@pytest.mark.parametrize("write", [None, written, written_silently], ids=lambda f: f and f.__name__)
+@pytest.mark.parametrize("frame", [a_transposed_copy, a_view_beside_another_result, no_view, changed_in_place], ids=lambda f: f.__name__)
+def test_a_write_to_a_view_is_freed_by_a_backward_pass(frame, write, backend):
+    def story(wrap):
+        for late in (False, True):
+            for retain in (False, True):
+                x = torch.linspace(-1, 2, 6).view(2, 3).requires_grad_()
+                results = wrap(frame)(x)
+                for result in results:
+                    if write and not late:
+                        write(result)
+                    for _ in range(3):
+                        error = attempt(lambda: result.sum().backward(retain_graph=retain))  # noqa: B023 - called at once
+                        yield "a second time" in str(error), x.grad
+                        if write and late:
+                            write(result)
+
+    check_same(story, backend=backend)
