@@ -8,6 +8,7 @@ from math import gcd
 
 from dynacompile.ir.atoms import Atom
 from dynacompile.ir.body import Body
+from dynacompile.ir.bounds import never_negative
 from dynacompile.ir.index import Div, Extent, Index, Mod, Symbol, Var, atom, constant, extent, without
 from dynacompile.ir.index import var as index_var
 from dynacompile.ir.loops import Access, Axis, Nest, Op
@@ -91,7 +92,8 @@ def dividing_periods(nest: Nest, axis: Axis) -> list[Extent]:
             if isinstance(stride, int) and isinstance(division.divisor, int):
                 period: Extent = division.divisor // gcd(division.divisor, abs(stride))
             else:
-                period = extent(division.divisor // stride) if not division.divisor % stride else 1
+                positive = stride > 0 if isinstance(stride, int) else never_negative(stride - 1)
+                period = extent(division.divisor // stride) if positive and not division.divisor % stride else 1
             if SHORTEST <= period < axis.size and axis.size % period == 0 and axis.size // period > 1:
                 periods.add(period)
     return sorted(periods)

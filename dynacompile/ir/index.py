@@ -198,6 +198,8 @@ class Index:
         if divisor.is_constant:
             return self // divisor.constant, self % divisor.constant
         quotient, rest = self.multiples(divisor)
+        if not never_negative(rest) and never_negative(self):
+            quotient, rest = Index(), self
         if never_negative(rest) and never_negative(divisor - rest - 1):
             return quotient, rest
         if rest.constant or rest.terms:
@@ -224,9 +226,15 @@ class Index:
         return Index(quotient.items(), number), Index([t for t in rest.items() if t[0]], rest[()])
 
     def _split(self, divisor: int) -> tuple[Index, Index]:
-        """(self's part divisible by divisor) / divisor, and the rest with its constant in 0..divisor-1."""
+        """(self's part divisible by divisor) / divisor, and the rest, never negative where bounds tell, with a constant below divisor where they allow it: the
+        languages that kernels are written in cut quotients off towards zero."""
         exact = Index._sorted([(m, c // divisor) for m, c in self.terms if c % divisor == 0], self.constant // divisor)
-        return exact, Index._sorted([t for t in self.terms if t[1] % divisor], self.constant % divisor)
+        rest = Index._sorted([t for t in self.terms if t[1] % divisor], self.constant % divisor)
+        low = rest.bounds()[0]
+        if low is not None and low < 0:
+            less = low // divisor
+            return exact + less, rest - less * divisor
+        return exact, rest
 
     def bounds(self) -> tuple[int | None, int | None]:
         """Smallest and largest value, None where unknown."""
@@ -386,8 +394,9 @@ def strided(indices: Iterable[Index], strides: Iterable[Extent], offset: Extent 
     return result
 
 
-def render(index: Index, name: Callable[[Var], str]) -> str:
-    """C-like text; divisions are of values that are never negative unless an out-of-range load masks them."""
+def render(index: Index, name: Callable[[Var], str], floors: tuple[str, str] = ("", "")) -> str:
+    """C-like text. floors: the functions of two numbers that give a quotient and a remainder where the numerator may be negative, which C cuts off towards
+    zero."""
 
     def of_atom(a: Atom) -> str:
         match a:
@@ -395,10 +404,11 @@ def render(index: Index, name: Callable[[Var], str]) -> str:
                 return name(a)
             case Symbol():
                 return a.name
-            case Div():
-                return f"(({render(a.numerator, name)}) / {a.divisor})"
-            case Mod():
-                return f"(({render(a.numerator, name)}) % {a.divisor})"
+            case Div() | Mod():
+                numerator, by_floor = render(a.numerator, name, floors), floors[isinstance(a, Mod)]
+                if by_floor and not never_negative(a.numerator):
+                    return f"{by_floor}({numerator}, {a.divisor})"
+                return f"(({numerator}) {'/' if isinstance(a, Div) else '%'} {a.divisor})"
 
     parts = []
     for monomial, coefficient in index.terms:

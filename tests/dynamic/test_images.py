@@ -91,3 +91,20 @@ def test_wrong_arguments_are_told_as_in_eager(name):
     with pytest.raises(type(want.value)) as got:
         compiled(image(1, 2, 6, 6))
     assert str(got.value) == str(want.value)
+
+
+REVERSED = {
+    "pooled": lambda x: F.avg_pool2d(x.flip(3), 2),
+    "pooled by maxima": lambda x: F.max_pool2d(x.flip(2, 3), 3, 2, 1),
+    "to quotients": lambda x: F.adaptive_avg_pool2d(x.flip(2), 2) * x.flip(1).mean((2, 3), keepdim=True),
+    "rolled": lambda x: x.flip(3).roll((3, 1), (2, 3)).prod(-1),
+    "in parts": lambda x: x.flip(3).unflatten(3, (-1, 2)).sum(-1).repeat_interleave(2, -1) * x,
+    "twice as many": lambda x: x.flip(2).repeat_interleave(2, 2).flip(2),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["numbers", "symbols"])
+@pytest.mark.parametrize("name", REVERSED)
+def test_what_is_reversed_is_read_at_floors(name, dynamic):
+    calls = [(image(2, 3, *size),) for size in ((8, 12), (6, 20))]
+    check_varying(REVERSED[name], calls, 1 if dynamic else 2, backend="default", dynamic=dynamic)

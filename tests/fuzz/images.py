@@ -24,7 +24,7 @@ from tests.fuzz.compare import weights
 from tests.scenarios import strides
 
 IMAGES = (
-    "F.group_norm({x}, {g})", "F.group_norm({x}, {g})", "F.group_norm({x}, {g}, w[:{c}], w[:{c}])", "F.instance_norm({x})",
+    "F.group_norm({x}, {g})", "F.group_norm({x}, {g})", "F.group_norm({x}, {g}, w[:{c}], w[:{c}])", "F.instance_norm({x}).flatten().view({x}.shape)",
     "F.batch_norm({x}, None, None, training=True)", "F.layer_norm({x}.permute(0, 2, 3, 1), ({c},)).permute(0, 3, 1, 2)", "F.layer_norm({x}, {x}.shape[1:])",
     "F.normalize({x}, dim={d})", "F.max_pool2d({x}, 2)", "F.max_pool2d({x}, 3, 2, 1)", "F.avg_pool2d({x}, 2)", "F.avg_pool2d({x}, 3, 1, 1)",
     "F.adaptive_avg_pool2d({x}, {k})", "F.adaptive_max_pool2d({x}, {k})", "F.interpolate({x}, scale_factor={f}, mode={m!r})",

@@ -7,8 +7,9 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dynacompile.ir.bounds import never_negative
 from dynacompile.ir.divisions import recombined
-from dynacompile.ir.index import Index, Symbol, Var, atom, constant
+from dynacompile.ir.index import Div, Index, Mod, Symbol, Var, atom, constant, render
 
 VARIABLES = (Var("a", 4), Var("b", 3), Var("c", 5))
 POINTS = [dict(zip(VARIABLES, p, strict=True)) for p in product(*(range(v.size) for v in VARIABLES))]
@@ -126,3 +127,36 @@ def test_digits_by_symbols_are_put_together(low, high, factor):
     whole = number % low * factor + (number // low) % high * (low * factor)
     assert recombined(whole) == number % (low * high) * factor
     assert recombined(number % low * factor + number // low * (low * factor)) == number * factor
+
+
+def numerators(index):
+    """Of all quotients and remainders within an index."""
+    for monomial, _ in index.terms:
+        for a in monomial:
+            if isinstance(a, (Div, Mod)):
+                yield a.numerator
+                yield from numerators(a.numerator)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_what_is_divided_is_not_negative_where_the_index_is_not(data):
+    """C cuts quotients off towards zero, where Python's are floors."""
+    size, divisor = data.draw(st.integers(2, 40)), data.draw(st.integers(2, 9))
+    a, b = Var("a", size), Var("b", data.draw(st.integers(2, 9)))
+    index = atom(a) * -1 + (size - 1) + atom(b) * data.draw(st.integers(0, 9))
+    if data.draw(st.booleans()):
+        index = index * data.draw(st.integers(1, 3)) // data.draw(st.integers(1, 4))
+    for part in (index // divisor, index % divisor, index // divisor % 3):
+        assert all(never_negative(n) for n in numerators(part)), part
+    for x, y in product(range(size), range(b.size)):
+        known = {a: x, b: y}
+        number = index.evaluate(known)
+        assert ((index // divisor).evaluate(known), (index % divisor).evaluate(known)) == divmod(number, divisor)
+
+
+def test_text_for_kernels_floors_what_may_be_negative():
+    unknown = atom(Symbol("s", 5, None)) - atom(Var("a", 3))
+    assert render(unknown // 2, lambda v: v.name, ("floor", "mod")) == "floor(a * (-1) + s, 2)"
+    assert render(unknown % 2, lambda v: v.name, ("floor", "mod")) == "mod(a * (-1) + s, 2)"
+    assert render(atom(Var("a", 3)) // 2, lambda v: v.name, ("floor", "mod")) == "((a) / 2)"

@@ -16,6 +16,7 @@ from dynacompile.ir.loops import Access, Op, Scan
 from dynacompile.ir.schedule import Kernel
 from dynacompile.ops.scalars import compute_dtype
 
+FLOORS = ("floordiv1<i64>", "mod1<i64>")
 # what a kernel's text may not name its pointers and values: C++ and what vec.h and vecmath.h define for emitted text
 RESERVED = frozenset(
     """all and asm auto bool break case char class const continue default delete do double else enum export extern f16 f32 f64 bf16 false float for friend
@@ -86,7 +87,7 @@ class Values:
                 return f"({v.name} + {lane})"
             return v.name
 
-        return render(index, name)
+        return render(index, name, FLOORS)
 
     def address(self, access: Access) -> str:
         return f"{self.params[access.buffer][0]} + {self.index(access.index)}"
@@ -245,7 +246,7 @@ class Values:
         lane, (across,) = self.plan.lane, self.plan.middle
         assert lane is not None
         starts = {lane.var: "t0", across.var: "s0"}
-        at = render(access.index, lambda v: starts.get(v, v.name))
+        at = render(access.index, lambda v: starts.get(v, v.name), FLOORS)
         return f"{self.params[access.buffer][0]} + {at}", str(access.index.stride(lane.var))
 
     def block_in(self, i: int) -> str:

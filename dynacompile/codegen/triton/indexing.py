@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
+from dynacompile.ir.bounds import never_negative
 from dynacompile.ir.extents import LIMIT, example_reach
 from dynacompile.ir.index import Atom, Div, Index, Mod, Symbol, Var, extent, hint
 from dynacompile.ir.loops import Axis
@@ -134,7 +135,10 @@ class Indexer:
                 return next((self.run(d, i, i + 1), frozenset((d.name,))) for d in self.dims for i, a in enumerate(d.axes) if a.var == atom)
             case Div() | Mod():
                 text, dims = self.text(atom.numerator)
-                return f"(({text}) {'//' if isinstance(atom, Div) else '%'} {atom.divisor})", dims
+                if never_negative(atom.numerator):
+                    return f"(({text}) {'//' if isinstance(atom, Div) else '%'} {atom.divisor})", dims
+                rest = f"((({text}) % {atom.divisor} + {atom.divisor}) % {atom.divisor})"  # Triton cuts quotients off towards zero
+                return f"((({text}) - {rest}) // {atom.divisor})" if isinstance(atom, Div) else rest, dims
 
 
 def symbolic_stride(monomial: tuple[Atom, ...], known: Set[Var]) -> tuple[Var, Index] | None:
