@@ -134,12 +134,17 @@ def run(symbols: Symbols, operation: Operation, given: Known, known: Known) -> A
     def operand(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return torch.zeros([number(symbols, n, given, known) for n in value.shape], dtype=value.dtype, device=device)
+        if isinstance(value, torch.Generator):
+            return torch.Generator(value.device)
         return torch.device(device) if isinstance(value, torch.device) else number(symbols, value, given, known)
 
-    with torch.no_grad(), warnings.catch_warnings():
+    # An operation without operands that are tensors runs on the CPU, where it may draw numbers: the program's own draws come later.
+    with torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)
+            if named.get("device") is not None:
+                named["device"] = device
             return getattr(positional[0], target)(*positional[1:], **named) if kind == "call_method" else target(*positional, **named)
         except Exception:  # noqa: BLE001  (an operation says by an error of any class what it does not take)
             return REFUSED

@@ -307,3 +307,24 @@ def test_a_size_that_an_example_divides_by_zero():
     args = torch.ones(3), torch.linspace(-1, 2, 12), n(4)
     compiled = dynacompile.compile(divided, dynamic=True, fullgraph=True, options={"fallback": "none"})
     torch.testing.assert_close(compiled(*args), divided(*args))
+
+
+DRAWS = {
+    "draw": lambda size, g: torch.randn(size),
+    "overload of ATen": lambda size, g: torch.ops.aten.rand([size]),
+    "places": lambda size, g: torch.randint(9, (size,), device="cpu"),
+    "generator of its own": lambda size, g: torch.rand(size, generator=g),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_is_run_again_for_small_sizes_draws_no_number_of_the_program(name):
+    def fn(mask, g):
+        return DRAWS[name](int(mask.sum()) + 2, g)
+
+    def drawn(call):
+        torch.manual_seed(0)
+        g = torch.Generator().manual_seed(0)
+        return [(call(torch.arange(4) > 2 - i, g), torch.randn(2), torch.randn(2, generator=g)) for i in range(3)]
+
+    torch.testing.assert_close(drawn(dynacompile.compile(fn, backend="eager", isolate_recompiles=True)), drawn(fn), rtol=0, atol=0)

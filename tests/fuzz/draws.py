@@ -23,6 +23,8 @@ np.random.random()|np.random.RandomState(3).rand()|np.random.default_rng(5).rand
 INTS = "R.randint(0, 3)|R.randrange(4)|R.randrange(1, 4)|np.random.randint(4)|np.random.randint(0, 4)|R.getrandbits(2)|R.choice([0, 2, 3])|R.randint(-2, 3)"
 COMPUTE = """y = y * F|y = y + F|F = F * 2|F = 1 - F|F = F + I|y = y + I|I = I + 1|y = y * (F + 1.0)|y = torch.where(torch.rand(()) < F, y, -y)
 y = y / (F * F + 1)|y = y + F * torch.randn_like(y)|y = torch.lerp(y, -y, F)|kept.append(F)|kept.append(I)|kept.append((F, I))|F = max(F, 0.5)|I = int(F * 4)
+y = y + torch.rand(int((x[0] > 0.5).sum())).sum()|y = y + x[0, torch.randint(8, (int(x[1, 1].sum()),))].mean()
+y = y + torch.rand(int(x[2].sum()) % 3 + 2, generator=g).sum()
 y = y.masked_fill(torch.rand(y.shape) < F, 0.0)|y = y + torch.rand(y.shape, generator=g)|y = y + torch.rand(4, generator=g).sum() * F"""
 PLACES = """y = y + x[:, I]|y = y + x[I].sum()|y = y + x[:, I : I + 4].sum()|y = y + x[..., I : I + 2, None].sum()
 z = x[I : I + 2, I : I + 3] * 2; kept.append(z)|w = x[:, :, I]; y = y + w.sum()|y = y + x.narrow(1, 0, 4).sum() + x[:, I:].sum()
