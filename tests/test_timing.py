@@ -39,6 +39,18 @@ def test_each_kernel_and_call_of_forward_and_backward_has_its_time_bytes_and_ope
     assert products >= 2 * 256 * 64 * 512 * 5  # two forward, three backward
 
 
+def test_a_call_of_which_not_all_results_are_asked_for_has_its_operations():
+    """The first convolution of a network gets gradients of its weight, and none of its input."""
+    conv = torch.nn.Conv1d(2, 8, 3)
+    loss, x = compiled_loss(conv), torch.randn(4, 2, 34)
+    loss(x).backward()
+    with dynacompile.kernel_times() as times:
+        loss(x).backward()
+    forward = 2 * 4 * 32 * 8 * 2 * 3
+    counted = [[flops for name, *_, flops in timed.steps if "conv" in name] for timed in times]
+    assert [event.part for event in times] == ["forward", "backward"] and counted == [[forward], [forward]]
+
+
 def test_the_times_are_those_of_the_block_alone():
     loss, x = compiled_loss(net()), torch.randn(8, 64)
     loss(x)

@@ -95,5 +95,5 @@ def of_call(step: Extern, buffers: Mapping[str, Buffer], values: Values) -> int:
         return type(value)(map(sizes, value)) if isinstance(value, (tuple, list)) else value
 
     given: Sequence[Any] = sizes(step.args)
-    made = [sizes(Ref(name)) for name in step.outputs if name is not None]
+    made = [None if name is None else sizes(Ref(name)) for name in step.outputs]
     return int(count(*given, **{name: sizes(value) for name, value in step.kwargs.items()}, out_val=made[0] if len(made) == 1 else tuple(made)))
