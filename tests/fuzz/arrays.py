@@ -33,6 +33,8 @@ METHODS = """sum() mean() max() min() prod() any() all() argmax() argmin() std()
 min(axis=0) argmax(axis=1) prod(axis=0) cumsum(axis=1) any(axis=1) reshape(-1) reshape((3,2)) ravel() flatten() transpose() T copy() astype(np.float32)
 astype(np.float64) astype(bool) astype(np.int64) round() clip(-1,2) shape dtype size ndim tolist() squeeze()""".split()
 ITEMS = ["0", "1", "-1", "(0,1)", "1:", ":1", "...,0", "None", "::2", "(slice(None),1)", "[0,1]", "[1]", "::-1", "V > 0", "1,1:"]
+WRITES = ["{one}[0] = 2", "{one}[...] = {one} + 1", "{one} += 1", "{one} *= 2", "torch.from_numpy({one}).add_(1)", "{one}[:1] = b"]
+WRITES += ["{one}[[0, -1]] = {other}.ravel()[:1]", "{one}[{one} > 0] = {other}.ravel()[0]", "{one}[np.array([0])] = {other}.ravel()[1:2]"]
 CLOSE = ("exp", "log", "sqrt", "sin", "tanh", "expm1", "arctan", "sum", "mean", "prod", "std", "var", "cumsum", "**", "power", "@", "matmul", "dot")
 
 
@@ -92,10 +94,7 @@ def generate(seed: int) -> Program:
                 )
             )
         else:
-            lines.append(
-                "    "
-                + pick.choice((f"{one}[0] = 2", f"{one}[...] = {one} + 1", f"{one} += 1", f"{one} *= 2", f"torch.from_numpy({one}).add_(1)", f"{one}[:1] = b"))
-            )
+            lines.append(f"    {pick.choice(WRITES).format(one=one, other=pick.choice('ab'))}")
             continue
         lines.append(f"    {new} = {text}")
         names.append(new)

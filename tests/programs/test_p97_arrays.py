@@ -207,3 +207,20 @@ def test_errors_of_numpy_that_are_to_be_raised_are_left_to_numpy():
         np.testing.assert_array_equal(compiled(-ARRAYS[0]), root(-ARRAYS[0]))
     with np.errstate(all="raise"), pytest.raises(FloatingPointError):
         compiled(-ARRAYS[0])
+
+
+def at_places(a, i, v):
+    a[i] = v
+    a[[0, -1]] = a[1:3]
+    a[a > 1] = v[:1]
+    return a
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "int64", "bool"])
+@pytest.mark.parametrize("given", [np.array([0.7, 2.7], "float32"), np.array([3, 0]), np.array([True, False])], ids=["floats", "ints", "bools"])
+def test_what_is_written_at_places_is_read_first_and_cast(kind, given):
+    compiled = dynacompile.compile(at_places, isolate_recompiles=True, options={"fallback": "none"}, fullgraph=True, **EAGER)
+    for places in (np.array([1, 3]), np.array([False, True, True, False])):
+        ours, eagers = np.arange(4).astype(kind), np.arange(4).astype(kind)
+        np.testing.assert_array_equal(compiled(ours, places, given), at_places(eagers, places, given))
+        np.testing.assert_array_equal(ours, eagers)

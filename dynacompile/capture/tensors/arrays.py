@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.tensors.array_rows import METHOD_ROWS, OPERATORS, ROWS
+from dynacompile.capture.recorded import storage_of
+from dynacompile.capture.tensors.array_rows import METHOD_ROWS, OPERATORS, ROWS, torch_type
 from dynacompile.capture.tensors.numpy_numbers import KNOWN, NumpyNumber
 from dynacompile.capture.tensors.random_state import MadeValue, RandomState
 from dynacompile.capture.tensors.tensor import METHODS, TensorValue
@@ -143,7 +144,14 @@ class ArrayValue(Value):
             cx.guarded_call(operator.setitem, [self.known, plain(cx, key), plain(cx, value)], {})
             return
         self.refuse_scalar("[...] = ...")
-        self.as_tensor(cx).set_item(cx, index_of(cx, key), value.as_tensor(cx) if isinstance(value, ArrayValue) else value)
+        written = self.as_tensor(cx)
+        if isinstance(value, ArrayValue):
+            tensor = value.as_tensor(cx)
+            if value.dtype != self.dtype:  # which torch refuses to write at places that tensors name
+                value = cx.op("call_method", "to", [tensor, ConstantValue(torch_type(self.dtype))], {})
+            else:  # NumPy reads all of what it writes first
+                value = cx.op("call_method", "clone", [tensor], {}) if storage_of(tensor.fake) == storage_of(written.fake) else tensor
+        written.set_item(cx, index_of(cx, key), value)
 
     def refuse_scalar(self, what: str) -> None:
         if self.is_scalar:
