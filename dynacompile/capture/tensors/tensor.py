@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture.breaks import raises, unsupported
+from dynacompile.capture.tensors.symbolic_places import view_at
 from dynacompile.capture.tensors.tensor_scalars import with_tensor_scalar
 from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import IteratorValue, Method, Value
@@ -371,7 +372,8 @@ class TensorValue(GraphTensor):
                 return cx.op("call_function", picked, [self, key, ConstantValue(True)], {})
             if is_place(key) and self.fake.dim() or depends_on_values(key, False):
                 return cx.op("call_function", picked, [self, key], {})
-        return cx.op("call_function", operator.getitem, [self, key], {})
+        view = view_at(cx, self, key)
+        return cx.op("call_function", operator.getitem, [self, key], {}) if view is None else view
 
     def set_item(self, cx: Context, key: Value, value: Value) -> None:
         refuse_patched(cx, "__setitem__")
@@ -387,7 +389,8 @@ class TensorValue(GraphTensor):
                 raise unsupported("data-dependent-shape", "an assignment by which a tensor comes to require gradients")  # parts of the graph know it as it was
             cx.op("call_function", placed, [self, key, value], {})
             return
-        cx.op("call_function", operator.setitem, [self, key, value], {})
+        view = view_at(cx, self, key)
+        cx.op("call_function", operator.setitem, [self, key, value] if view is None else [view, ConstantValue(...), value], {})
 
     def is_filled_by(self, value: Value) -> bool:
         """Whether a fill with a value converts as an assignment does."""
