@@ -36,7 +36,7 @@ WRITES = {
 @pytest.mark.parametrize("name", READS)
 @pytest.mark.parametrize("backend", ["eager", "default"])
 def test_reads(name, backend):
-    check_varying(READS[name], [(torch.randn(6, 4, requires_grad=True), i) for i in PLACES], entries=2, **({"backend": backend}))
+    check_varying(READS[name], [(torch.randn(6, 4, requires_grad=True), i) for i in PLACES], entries=2, backend=backend)
 
 
 @pytest.mark.parametrize("name", WRITES)
@@ -49,7 +49,7 @@ def test_writes(name, backend):
         return y
 
     calls = [(torch.randn(6, 4, requires_grad=True), torch.randn(4, requires_grad=True), i) for i in PLACES]
-    check_varying(fn, calls, entries=2, **({"backend": backend}))
+    check_varying(fn, calls, entries=2, backend=backend)
 
 
 def test_a_ring_buffer_that_counts_its_place():

@@ -23,6 +23,7 @@ from dynacompile.capture.tensors import (  # noqa: F401
     optimizers,
     polyfilled,
     profilers,
+    recurrent,
     replaced_data,
     resizing,
     scripted,
