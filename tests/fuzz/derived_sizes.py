@@ -5,7 +5,8 @@ and backward, in float64, called with sizes that change, 0 and 1 among them.
 
 A statement is kept if eager runs it for the first call's sizes. Where eager raises for a later call's, the compiled program has to raise, too. From seed
 100000 on the int is read from a tensor; from 150000 on there are masks, too. From 200000 on numbers are keys of dicts, members of sets and arguments of
-functions with caches; from 250000 on so is the int that is read from a tensor.
+functions with caches; from 250000 on so is the int that is read from a tensor. From 300000 on
+places of tensors are read and written by ints.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ TENSORS = (
     "{t}.index_add(0, torch.arange({n}), {u}[:{n}])", "F.mse_loss({t}, {t}.roll(1, {d}))", "{t}.view_as({u})",
 )  # fmt: skip
 WRITES = ("{t}[:{n}] = {f}", "{t}[{n}:] *= 2", "{t}[..., :{n}] += 1", "{t}[:{n}] = {u}[:{n}]", "{t}[..., 0] = {u}", "{t}.mul_({u})", "{t}[{t} > 0] = {f}")
+PLACED = ("{t}[{n}] = {f}", "{t}[{n}] = {u}", "{t}[-{n}] *= 2", "{t}[..., {n}] = {t}[..., {m} - 1]", "{t}[{n}, :{m}] += 1", "{t}[:{n}, {m}] = {u}[0]")
+READ_AT = ("{t}[{n}]", "{t}[..., {n}]", "{t}[-{n}]", "{t}[None, {n}, {m}:]", "{t}[{n}, {m}]", "{t}[:, -{n}]")
 MASKED = (
     "{t}[{t} > 0]", "{t}[{t} > {f}]", "{t}[{t} > 0] * {t}[{t} > {f}]", "{t}[{t} < 0] + {t}[{t} < {f}]", "{t}[{t} > 0] + {u}", "{t}.nonzero()[:, 0] * {f}",
     "torch.arange({n}) * {t}[{t} > 0]", "torch.cat([{t}[{t} > 0], {u}.flatten()])", "torch.where({t}[{t} > 0] > {f}, {u}, 0.0)", "{t}[{t} > 0].sum() * {u}",
@@ -68,6 +71,7 @@ SIZES = (0, 1, 1, 2, 3, 4, 4, 5, 6, 8)
 MOST = 3000  # elements of a tensor
 READING = 100_000
 MASKING = 150_000
+PLACING = 300_000
 KEYING = 200_000
 READ_KEYS = 250_000
 TABLE = {0: 3, 1: 1, 2: 4, 4: 2, 8: 1}
@@ -121,10 +125,12 @@ class Writer:
     """Statements that run for one call's arguments."""
 
     def __init__(self, seed: int, x: torch.Tensor, y: torch.Tensor, k: int):
-        self.forms = (*TENSORS, *(8 * MASKED if MASKING <= seed < KEYING else ()))
+        further = (MASKED if MASKING <= seed < KEYING else READ_AT if seed >= PLACING else ())
+        self.forms = (*TENSORS, *(8 * further))
+        self.writes = (*WRITES, *(3 * PLACED if seed >= PLACING else ()))
         self.pick, self.lines = random.Random(seed), []
-        self.of_numbers = (*NUMBERS[:6], *KEYED) if seed >= KEYING else NUMBERS
-        self.share = 0.5 if seed >= KEYING else 0.25
+        self.of_numbers = (*NUMBERS[:6], *KEYED) if KEYING <= seed < PLACING else NUMBERS
+        self.share = 0.5 if KEYING <= seed < PLACING else 0.25
         self.space: dict[str, Any] = {**surroundings(), "x": x, "y": y, "k": k}
         self.tensors, self.numbers = ["x", "y"], ["k", "x.shape[0]", "y.shape[-1]", "x.size(-1)"]
 
@@ -152,7 +158,7 @@ class Writer:
                 copy, name = f"{made}.clone()", f"t{len(self.lines)}"
                 self.space[name] = eval(copy, self.space)
                 self.tensors.append(name)
-                write = self.filled(pick.choice(WRITES).replace("{t}", name))
+                write = self.filled(pick.choice(self.writes).replace("{t}", name))
                 try:
                     exec(write, self.space)
                 except Exception:
@@ -198,7 +204,7 @@ def generate(seed: int) -> Program:
     made = [t for t in writer.tensors if t not in "xy"] or ["x * 2"]
     results = list(dict.fromkeys([made[-1], *(pick.choice(made) for _ in range(2)), *([writer.numbers[-1]] if pick.random() < 0.5 else [])]))
     body = "".join(f"    {line}\n" for line in writer.lines)
-    reads = READING <= seed < KEYING or seed >= READ_KEYS
+    reads = READING <= seed < KEYING or READ_KEYS <= seed < PLACING
     body = f"    k = k.item()\n{body}" if reads else body
     return Program(seed, f"def program(x, y, k):\n{body}    return {', '.join(results)},\n", program.calls, program.dynamic, program.lenient, reads)
 

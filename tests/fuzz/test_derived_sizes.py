@@ -30,6 +30,12 @@ def test_where_numbers_are_keys():
         check_program(generate(seed), Counter())
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_places_that_ints_name():
+    for seed in (300003, 300010, 300014, 300017):
+        check_program(generate(seed), Counter(), "aot_eager")
+
+
 def test_programs_are_what_they_were():
     assert generate(7) == generate(7)
 
