@@ -125,7 +125,7 @@ class Writer:
     """Statements that run for one call's arguments."""
 
     def __init__(self, seed: int, x: torch.Tensor, y: torch.Tensor, k: int):
-        further = (MASKED if MASKING <= seed < KEYING else READ_AT if seed >= PLACING else ())
+        further = MASKED if MASKING <= seed < KEYING else READ_AT if seed >= PLACING else ()
         self.forms = (*TENSORS, *(8 * further))
         self.writes = (*WRITES, *(3 * PLACED if seed >= PLACING else ()))
         self.pick, self.lines = random.Random(seed), []

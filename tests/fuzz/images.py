@@ -1,7 +1,7 @@
 """Programs over images: norms over groups, pools, interpolation, shuffles, windows, paddings and reductions, in either memory format, forward and backward,
 called with batches and sizes that change.
 
-    python -m tests.fuzz.images FIRST LAST [--show]
+    python -m tests.fuzz.images FIRST LAST [--device cuda] [--show]
 
 A statement is kept if eager runs it for the sizes of every call. Results in float32 may be twenty times as far from those in float64 as eager's are.
 """
@@ -66,11 +66,11 @@ class Program:
         exec(compile(self.source, f"<program {self.seed}>", "exec"), space)
         return space["program"]
 
-    def arguments(self, call: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    def arguments(self, call: int, dtype: torch.dtype, device: str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
         generator = torch.Generator().manual_seed(self.seed * 16 + call)
         x, w = torch.randn(self.calls[call], generator=generator), torch.randn(256, generator=generator)
         form = torch.channels_last if self.last else torch.contiguous_format
-        return x.to(dtype).to(memory_format=form).requires_grad_(), w.to(dtype).requires_grad_()
+        return x.to(device, dtype).to(memory_format=form).requires_grad_(), w.to(device, dtype).requires_grad_()
 
 
 def sizes(pick: random.Random) -> tuple[tuple[int, ...], ...]:
@@ -124,22 +124,22 @@ def generate(seed: int) -> Program:
     return Program(seed, f"def program(x, w):\n{body}    return r, t\n", plain.calls, plain.last, plain.symbols)
 
 
-def run(function: Callable, program: Program, call: int, dtype: torch.dtype) -> list[torch.Tensor | None]:
+def run(function: Callable, program: Program, call: int, dtype: torch.dtype, device: str) -> list[torch.Tensor | None]:
     """Results, and the gradients of x and w."""
-    x, w = program.arguments(call, dtype)
+    x, w = program.arguments(call, dtype, device)
     made = list(function(x, w))
-    torch.autograd.backward(made, [weights(t) for t in made])
+    torch.autograd.backward(made, [weights(t).to(device) for t in made])
     return [*made, x.grad, w.grad]
 
 
-def check_program(program: Program, counts: Counter) -> None:
+def check_program(program: Program, counts: Counter, device: str = "cpu") -> None:
     """Raises AssertionError for what differs from eager."""
     dynacompile.reset()
     options = {"fallback": "none", "verify": True}
     compiled = dynacompile.compile(program.function(), isolate_recompiles=True, dynamic=program.symbols, options=options)
     for call, shape in enumerate(program.calls):
-        best, want = (run(program.function(), program, call, dtype) for dtype in (torch.float64, torch.float32))
-        got = run(compiled, program, call, torch.float32)
+        best, want = (run(program.function(), program, call, dtype, device) for dtype in (torch.float64, torch.float32))
+        got = run(compiled, program, call, torch.float32, device)
         counts["calls"] += 1
         for name, a, b, exact in zip(("result", "image", "gradient of x", "gradient of w"), got, want, best, strict=True):
             where = f"call {call} of {shape}: {name}"
@@ -157,6 +157,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.images", description="Compare programs over images with eager's.")
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
     failed, counts = 0, Counter()
@@ -166,7 +167,7 @@ def main() -> int:
         if given.show:
             print(program.source, program.calls, program.last, program.symbols, flush=True)
         try:
-            check_program(program, counts)
+            check_program(program, counts, given.device)
         except Exception as error:  # noqa: BLE001 - told, with its program
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:900]}\n{program.source}{program.calls} {program.last} {program.symbols}\n", flush=True)
