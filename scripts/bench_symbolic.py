@@ -76,6 +76,10 @@ def two(rows: int, columns: int) -> tuple[torch.Tensor, ...]:
     return torch.randn(rows, columns), torch.randn(rows, columns // 2)
 
 
+def channels_last(*size: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(*size).to(memory_format=torch.channels_last).requires_grad_(),)
+
+
 def function(fn: Callable) -> Callable[[str], Callable]:
     return lambda device: fn
 
@@ -84,6 +88,7 @@ def mlp(device: str) -> nn.Module:
     return nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 256), nn.GELU(), nn.Linear(256, 10)).to(device)
 
 
+IMAGES = {"cpu": ((4, 64, 56, 56), (3, 64, 61, 43)), "cuda": ((32, 64, 112, 112), (31, 64, 113, 127))}
 PLANES = {"cpu": ((2048, 1024), (2039, 1021)), "cuda": ((16384, 4096), (16381, 4093))}
 
 PROGRAMS: dict[str, Program] = {
@@ -105,6 +110,9 @@ PROGRAMS: dict[str, Program] = {
     "GPT block, training": Program(
         lambda device: Block(256, 4).to(device), lambda b, t: normal(b, t, 256), ((8, 128), (7, 127)), ((32, 512), (31, 509)), trains=True
     ),
+    "group norm, channels last, training": Program(lambda device: nn.GroupNorm(8, 64).to(device), channels_last, **IMAGES, trains=True),
+    "bilinear interpolation, training": Program(function(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")), normal, **IMAGES, trains=True),
+    "nearest interpolation by 1.5": Program(function(lambda x: F.interpolate(x, scale_factor=1.5)), normal, **IMAGES),
     "MLP with a changing batch, training": Program(mlp, lambda n: normal(n, 256), ((1024,), (1021,)), ((16384,), (16381,)), trains=True),
 }
 
