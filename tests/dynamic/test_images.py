@@ -108,3 +108,28 @@ REVERSED = {
 def test_what_is_reversed_is_read_at_floors(name, dynamic):
     calls = [(image(2, 3, *size),) for size in ((8, 12), (6, 20))]
     check_varying(REVERSED[name], calls, 1 if dynamic else 2, backend="default", dynamic=dynamic)
+
+
+class Noted(torch.overrides.TorchFunctionMode):
+    def __init__(self):
+        self.seen = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.seen.append(getattr(function, "__name__", str(function)))
+        return function(*args, **(kwargs or {}))
+
+
+def test_modes_and_patches_see_interpolation_of_symbolic_sizes(monkeypatch):
+    def resize(x):
+        return F.interpolate(x, scale_factor=1.5, mode="bilinear") + 1
+
+    compiled = dynacompile.compile(resize, dynamic=True, isolate_recompiles=True, backend="eager")
+    x = image(1, 2, 6, 8)
+    with Noted() as eager:
+        want = resize(x)
+    with Noted() as ours:
+        got = compiled(x)
+    assert torch.equal(got, want) and ours.seen == eager.seen
+    assert torch.equal(compiled(x), want)
+    monkeypatch.setattr(F, "interpolate", lambda x, **_: x * 2)
+    assert torch.equal(compiled(x), x * 2 + 1)

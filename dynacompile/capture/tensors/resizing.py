@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from dynacompile.capture.polyfills import interpolation
 from dynacompile.capture.tensors.tensor import TensorValue
+from dynacompile.capture.tensors.torch_functions import TorchFunction, is_replaced, rely_on_names
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import call_polyfill
@@ -33,17 +34,28 @@ DEFAULTS: dict[str, Value | None] = {
 
 @handles(F.interpolate)
 def interpolate(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    x, size, factor, *options = bind_arguments("interpolate", PARAMETERS, args, kwargs, DEFAULTS)
-    if cx.symbols is not None and isinstance(x, TensorValue) and is_none(size) != is_none(factor) and all(isinstance(o, ConstantValue) for o in options):
-        mode, corners, recomputes, antialias = (o.constant() for o in options)
-        by_factor = is_none(size)
-        given = for_each(cx, factor if by_factor else size, x.fake.dim() - 2)
-        if given is not None and not antialias and not (recomputes and not by_factor) and is_taken(x.fake, given, mode, corners, by_factor):
-            chosen = [x, ListValue(given), options[0], options[1]]
-            if by_factor:
-                return call_polyfill(cx, interpolation.by_factors, [*chosen, ConstantValue(bool(recomputes))])
-            return call_polyfill(cx, interpolation.to_sizes, chosen)
-    return cx.op("call_function", F.interpolate, args, kwargs)
+    followed = None
+    if cx.symbols is not None and not cx.overrides.is_watched() and not is_replaced(cx, F.interpolate):
+        followed = by_sizes(cx, *bind_arguments("interpolate", PARAMETERS, args, kwargs, DEFAULTS))
+    if followed is None:
+        return TorchFunction(F.interpolate).call(cx, args, kwargs)
+    rely_on_names(cx, F.interpolate)  # type: ignore[arg-type]
+    return followed
+
+
+def by_sizes(cx: Context, x: Value, size: Value, factor: Value, *options: Value) -> Value | None:
+    """The result of symbolic sizes; None where they are not, or the arguments are such as torch refuses."""
+    if not isinstance(x, TensorValue) or is_none(size) == is_none(factor) or not all(isinstance(o, ConstantValue) for o in options):
+        return None
+    mode, corners, recomputes, antialias = (o.constant() for o in options)
+    by_factor = is_none(size)
+    given = for_each(cx, factor if by_factor else size, x.fake.dim() - 2)
+    if given is None or antialias or (recomputes and not by_factor) or not is_taken(x.fake, given, mode, corners, by_factor):
+        return None
+    chosen = [x, ListValue(given), *options[:2]]
+    if by_factor:
+        return call_polyfill(cx, interpolation.by_factors, [*chosen, ConstantValue(bool(recomputes))])
+    return call_polyfill(cx, interpolation.to_sizes, chosen)
 
 
 def is_none(value: Value) -> bool:
