@@ -94,6 +94,20 @@ def rewrite(index: Index, variables: Mapping[Var, Index | int], ids: Sequence[in
     return index.subs(variables) if variables else index
 
 
+def with_numbers(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """The ops, with the numbers of constants in the indices that are made of them."""
+    numbers = {f"%{i}": op.attr for i, op in enumerate(ops) if op.name == "constant" and type(op.attr) is int}
+    found = []
+    for op in ops:
+        index = op.attr.index if type(op.attr) is Access else op.attr
+        values: dict[Var, Index | int] = {v: numbers[v.name] for v in index.variables() if v.name in numbers} if numbers and type(index) is Index else {}
+        if values:
+            attr = op.attr.at(index.subs(values), op.attr.mask) if type(op.attr) is Access else index.subs(values)
+            op = Op(op.name, op.args, op.dtype, attr)
+        found.append(op)
+    return tuple(found)
+
+
 def without_dead(ops: Sequence[Op]) -> tuple[Op, ...]:
     """The ops that a store needs, renumbered."""
     live = [False] * len(ops)

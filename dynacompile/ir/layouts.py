@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dynacompile.ops.resizing import OPERATORS
 from dynacompile.private import of_torch
 
 aten = torch.ops.aten
@@ -78,6 +79,15 @@ def as_contiguous_on_cpus(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -
     return as_contiguous(run, made, args) if made.device.type == "cpu" else None
 
 
+def as_contiguous_on_gpus(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    return None if made.device.type == "cpu" else as_contiguous(run, made, args)
+
+
+def as_interpolated(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """The memory format of what is interpolated, whatever the count of channels, which torch's rule for fakes looks at."""
+    return run(aten.empty_like.default, made, memory_format=of_torch.suggest_memory_format(args[0])) if made.dim() > 3 else as_contiguous(run, made, args)
+
+
 def as_shuffled(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
     """GPUs copy the channels in their new order into contiguous memory."""
     return as_format(run, made, args) if made.device.type == "cpu" else as_contiguous(run, made, args)
@@ -106,6 +116,9 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten._batch_norm_with_update.default: as_batch_norm,
     aten._batch_norm_with_update_functional.default: as_batch_norm,
     aten.native_group_norm.default: as_format,
+    aten.pixel_shuffle.default: as_contiguous_on_gpus,
+    aten.pixel_unshuffle.default: as_contiguous_on_gpus,
+    **{getattr(aten, name + end).default: as_interpolated for name in OPERATORS.values() for end in ("", "_backward")},
     aten.channel_shuffle.default: as_shuffled,
     aten.native_channel_shuffle.default: as_shuffled,
     aten.reflection_pad2d.default: as_format_resized,

@@ -86,8 +86,8 @@ def whole_parts(one: Symbol, name: Any, env: Any) -> Index:
     if one.real or one.low is None or one.low < 0:
         return atom(one)
     divisors = [int(m.args[1]) for m in env.divisible if type(m).__name__ in MODULO and m.args[0] == name and m.args[1].is_Integer]
-    parts = lcm(*(d for d in divisors if d > 0))
-    return atom(derived("floordiv", atom(one), parts)) * parts if parts > 1 else atom(one)
+    parts = lcm(*(d for d in divisors if 0 < d <= LARGEST))
+    return atom(derived("floordiv", atom(one), parts)) * parts if 1 < parts <= LARGEST else atom(one)
 
 
 def whole_quotient(total: Index) -> Index:
@@ -98,6 +98,8 @@ def whole_quotient(total: Index) -> Index:
     if len(monomial) != 1 or coefficient != 1 or definition is None or definition[0] != "floordiv" or not isinstance(definition[2], int):
         return total
     _, numerator, divisor = definition
+    if abs(total.constant) * divisor > LARGEST:
+        return total
     return atom(derived("floordiv", numerator + total.constant * divisor, divisor))
 
 

@@ -27,6 +27,7 @@ from dynacompile.events import CacheLooked
 from dynacompile.ir.schedule import CudaKernel, KernelSource, Launch, Module
 from dynacompile.runtime.link import Numbers, kernel_rows, launch_row
 from tests.dynamic.tracing import stages, trace, value_of
+from tests.lower.tracing import ENV
 
 PROGRAMS: dict[str, Callable] = {
     "pointwise": lambda x: x.sin() + 1,
@@ -212,3 +213,14 @@ def test_launches_choose_by_a_number_of_the_call(env, tmp_path):
     (step,) = [s for s in plan.steps if isinstance(s, Launch)]
     place, count = launch_row(module, {name: i for i, name in enumerate(plan.buffers)}, numbers, sizes, step)[-1]
     assert count == 4 and place == sizes.extent(kernel.forms.chooses) >= len(plan.sizes.sources)
+
+
+@pytest.mark.parametrize("dims", [{}, {0: [0, 1]}], ids=["numbers", "symbols"])
+def test_places_that_come_out_as_numbers(dims):
+    """Of one element, an interpolation reads element 0 alone."""
+
+    def enlarged(x):
+        return torch.ops.aten.upsample_bilinear2d.default(x, [2, 2], False, None, None).relu()
+
+    _, plan = stages(trace(enlarged, [torch.randn(2, 12, 1, 1)], dims, device="cuda"))
+    assert [emit_kernel(kernel, ENV).entry for kernel in plan.kernels.values()]

@@ -138,7 +138,12 @@ def check_program(program: Program, counts: Counter, device: str = "cpu") -> Non
     options = {"fallback": "none", "verify": True}
     compiled = dynacompile.compile(program.function(), isolate_recompiles=True, dynamic=program.symbols, options=options)
     for call, shape in enumerate(program.calls):
-        best, want = (run(program.function(), program, call, dtype, device) for dtype in (torch.float64, torch.float32))
+        best = run(program.function(), program, call, torch.float64, "cpu")  # torch's kernels of GPUs leave out paddings of averages, channels last
+        try:
+            want = run(program.function(), program, call, torch.float32, device)
+        except RuntimeError:
+            counts["refused by eager"] += 1
+            continue
         got = run(compiled, program, call, torch.float32, device)
         counts["calls"] += 1
         for name, a, b, exact in zip(("result", "image", "gradient of x", "gradient of w"), got, want, best, strict=True):
@@ -147,7 +152,7 @@ def check_program(program: Program, counts: Counter, device: str = "cpu") -> Non
             if a is None or b is None or exact is None:
                 continue
             assert (a.shape, a.dtype, strides(a)) == (b.shape, b.dtype, strides(b)), f"{where}: {a.shape} {a.stride()}, eager's {b.shape} {b.stride()}"
-            error, own = ((t.detach().double() - exact.detach()).abs().max().item() for t in (a, b))
+            error, own = ((t.detach().cpu().double() - exact.detach()).abs().max().item() for t in (a, b))
             scale = exact.detach().abs().max().item()
             counts["values"] += a.numel()
             assert error <= ALLOWED * own + 1e-6 * scale + 1e-7, f"{where}: off by {error}, eager by {own}, where values reach {scale}"

@@ -7,6 +7,7 @@ from dynacompile.codegen.triton.emit import emit_nest
 from dynacompile.codegen.triton.products import emit_product
 from dynacompile.codegen.triton.values import rounds_to_16_bits
 from dynacompile.env import Env
+from dynacompile.ir.body import with_numbers
 from dynacompile.ir.normal import logistic, normal
 from dynacompile.ir.schedule import Kernel, KernelSource
 
@@ -24,7 +25,9 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
 
 
 def prepared(kernel: Kernel) -> Kernel:
-    """Where results are rounded to 16 bits, with distribution functions as one op each, for which fewer instructions are enough."""
+    """With places that are numbers as such in indices; where results are rounded to 16 bits, with distribution functions as one op each, for which fewer
+    instructions are enough."""
+    kernel = replace(kernel, nest=replace(kernel.nest, body=with_numbers(kernel.nest.body)))
     if not rounds_to_16_bits(kernel.nest, {p.name: p.dtype for p in kernel.params}):
         return kernel
     return replace(kernel, nest=logistic(normal(kernel.nest)))
