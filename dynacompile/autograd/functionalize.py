@@ -26,7 +26,7 @@ from dynacompile.ops.checks import checked_quantile
 from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.list_writes import LIST_WRITES
 from dynacompile.ops.one_hot import one_hot
-from dynacompile.ops.randomness import bernoulli
+from dynacompile.ops.randomness import bernoulli, dropout, functional_dropout
 from dynacompile.ops.regions import FORMS, traced
 from dynacompile.ops.scans import cummax, cummin, cumprod
 from dynacompile.ops.unsafe_splits import UNSAFE_FUNCTIONS, UNSAFE_METHODS
@@ -41,6 +41,8 @@ SUBSTITUTES: dict[object, Callable] = {
     torch.instance_norm: instance_norm,
     torch.nn.functional.instance_norm: functional_instance_norm,
     torch.bernoulli: bernoulli,
+    torch.dropout: dropout,
+    torch.nn.functional.dropout: functional_dropout,
     torch.nn.functional.one_hot: one_hot,
     torch.cumprod: cumprod,
     torch.cummax: cummax,

@@ -86,3 +86,18 @@ def normal_rule(x, mean=0.0, std=1.0, *, generator=None):
     if x.is_contiguous() or generator is not None:
         return NotImplemented
     return add(mul(aten.randn_like.default(x), std), mean)
+
+
+def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """`torch.dropout`, of the same shape. Where all is dropped, nothing is drawn, as in eager; torch's rule for symbolic sizes draws."""
+    if train and type(p) in (int, float) and p == 1:
+        return torch.mul(input, torch.zeros((), dtype=input.dtype, device=input.device))
+    return torch.dropout(input, p, train)
+
+
+def functional_dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """`torch.nn.functional.dropout`, likewise."""
+    if training and type(p) in (int, float) and p == 1:
+        nothing = torch.zeros((), dtype=input.dtype, device=input.device)
+        return input.mul_(nothing) if inplace else torch.mul(input, nothing)
+    return torch.nn.functional.dropout(input, p, training, inplace)
