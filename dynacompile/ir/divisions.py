@@ -20,7 +20,7 @@ SHORTEST = 16  # an inner axis below a vector's width would cost more than the d
 def recombined(index: Index) -> Index:
     """The index with (n / d) * d + n % d, and ((n / d) % e) * d + n % d, times anything, written as n, and n % (d * e)."""
     while True:
-        digits = digits_of(index)
+        digits = digit_factors(index)
         for low, factor in digits.items():
             if not isinstance(low, Mod):
                 continue
@@ -34,7 +34,7 @@ def recombined(index: Index) -> Index:
             return index
 
 
-def digits_of(index: Index) -> dict[Div | Mod, Index]:
+def digit_factors(index: Index) -> dict[Div | Mod, Index]:
     """Each quotient and remainder of variables in the sum, with what it is multiplied by."""
     found: dict[Div | Mod, Index] = {}
     for monomial, c in index.terms:

@@ -11,7 +11,6 @@ places of tensors are read and written by ints.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import random
 import warnings
@@ -24,6 +23,7 @@ import torch
 from torch.nn import functional as F
 
 import dynacompile
+from tests.fuzz.command import main
 from tests.fuzz.compare import apart, weights
 
 NUMBERS = (
@@ -246,27 +246,5 @@ def check_program(program: Program, counts: Counter, backend: str = "reference")
             assert told is None, f"{where}: {told}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.derived_sizes", description="Compare programs over computed sizes with eager's.")
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int)
-    parser.add_argument("--backend", default="reference")
-    parser.add_argument("--show", action="store_true")
-    given = parser.parse_args()
-    failed, counts = 0, Counter()
-    warnings.simplefilter("ignore")
-    for seed in range(given.first, given.last):
-        program = generate(seed)
-        if given.show:
-            print(program.source, program.calls, program.dynamic, program.lenient, flush=True)
-        try:
-            check_program(program, counts, given.backend)
-        except Exception as error:  # noqa: BLE001 - told, with its program
-            failed += 1
-            print(f"seed {seed}: {type(error).__name__}: {str(error)[:900]}\n{program.source}{program}\n", flush=True)
-    print(f"{given.last - given.first} programs, {failed} differ: {dict(sorted(counts.items()))}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main("derived_sizes", "Compare programs over computed sizes with eager's.", generate, check_program, "backend", "reference"))

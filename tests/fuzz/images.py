@@ -8,7 +8,6 @@ A statement is kept if eager runs it for the sizes of every call. Results in flo
 
 from __future__ import annotations
 
-import argparse
 import random
 import warnings
 from collections import Counter
@@ -20,6 +19,7 @@ import torch
 from torch.nn import functional as F
 
 import dynacompile
+from tests.fuzz.command import main
 from tests.fuzz.compare import weights
 from tests.scenarios import strides
 
@@ -158,27 +158,5 @@ def check_program(program: Program, counts: Counter, device: str = "cpu") -> Non
             assert error <= ALLOWED * own + 1e-6 * scale + 1e-7, f"{where}: off by {error}, eager by {own}, where values reach {scale}"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.images", description="Compare programs over images with eager's.")
-    parser.add_argument("first", type=int)
-    parser.add_argument("last", type=int)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--show", action="store_true")
-    given = parser.parse_args()
-    failed, counts = 0, Counter()
-    warnings.simplefilter("ignore")
-    for seed in range(given.first, given.last):
-        program = generate(seed)
-        if given.show:
-            print(program.source, program.calls, program.last, program.symbols, flush=True)
-        try:
-            check_program(program, counts, given.device)
-        except Exception as error:  # noqa: BLE001 - told, with its program
-            failed += 1
-            print(f"seed {seed}: {type(error).__name__}: {str(error)[:900]}\n{program.source}{program.calls} {program.last} {program.symbols}\n", flush=True)
-    print(f"{given.last - given.first} programs, {failed} differ: {dict(sorted(counts.items()))}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main("images", "Compare programs over images with eager's.", generate, check_program, "device", "cpu"))

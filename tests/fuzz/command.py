@@ -1,0 +1,33 @@
+"""The command line of a topic whose programs are made by number: `python -m tests.fuzz.TOPIC FIRST LAST [options] [--show]`."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+
+def main(topic: str, description: str, generate: Callable[[int], Any], check: Callable[[Any, Counter, str], None], option: str, default: str) -> int:
+    """Runs the programs, each of which says by `source` and its own text what it is, and tells of those that differ. option: of the command, which is handed
+    to `check`. Gives the exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.fuzz.{topic}", description=description)
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument(f"--{option}", default=default)
+    parser.add_argument("--show", action="store_true")
+    given = parser.parse_args()
+    failed, counts = 0, Counter()
+    warnings.simplefilter("ignore")
+    for seed in range(given.first, given.last):
+        program = generate(seed)
+        if given.show:
+            print(f"{program.source}{program}", flush=True)
+        try:
+            check(program, counts, getattr(given, option))
+        except Exception as error:  # noqa: BLE001 - told, with its program
+            failed += 1
+            print(f"seed {seed}: {type(error).__name__}: {str(error)[:900]}\n{program.source}{program}\n", flush=True)
+    print(f"{given.last - given.first} programs, {failed} differ: {dict(sorted(counts.items()))}")
+    return 1 if failed else 0
