@@ -31,7 +31,7 @@ def beside(name: str) -> ModuleType:
     return module
 
 
-wire, uniform_registers = beside("wire"), beside("uniform_registers")
+wire, uniform_registers, packed_sums = beside("wire"), beside("uniform_registers"), beside("packed_sums")
 
 # What Triton and its passes raise, and what running our text may.
 FAILURES = (
@@ -124,7 +124,8 @@ def compile_text(job: dict) -> tuple[dict, str, bytes]:
     ptx = ""
     for name, lower in stages.items():
         level = lower(level, metadata)
-        ptx = level if name == "ptx" else ptx
+        if name == "ptx":
+            ptx = level = packed_sums.apart(level)
     linecache.cache.pop(filename, None)
     return metadata, ptx, level
 

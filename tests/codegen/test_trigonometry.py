@@ -144,7 +144,7 @@ def test_accurate_everywhere(cosine):
     x = arguments()
     with np.errstate(all="ignore"):
         machine = Ptx(np.split(x, PACK))
-        machine.run(reduction(cosine))
+        machine.run(reduction(cosine, PACK))
         r = np.concatenate([machine.registers[f"${i}"].view(F32) for i in range(PACK)])
         got = half_period(r)
     wanted = np.cos(x.astype(F64)) if cosine else np.sin(x.astype(F64))
@@ -159,12 +159,12 @@ def test_no_number_gives_no_number(cosine):
     x = np.array([np.nan, np.inf, -np.inf, 1.0], F32)
     machine = Ptx(np.split(x, PACK))
     with np.errstate(all="ignore"):
-        machine.run(reduction(cosine))
+        machine.run(reduction(cosine, PACK))
     assert [bool(np.isnan(machine.registers[f"${i}"].view(F32)[0])) for i in range(PACK)] == [True, True, True, False]
 
 
 def test_zero_keeps_its_sign():
     x = np.array([-0.0, 0.0, -0.0, 0.0], F32)
     machine = Ptx(np.split(x, PACK))
-    machine.run(reduction(False))
+    machine.run(reduction(False, PACK))
     assert [bool(np.signbit(machine.registers[f"${i}"].view(F32)[0])) for i in range(PACK)] == [True, False, True, False]

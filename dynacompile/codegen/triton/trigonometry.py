@@ -23,18 +23,18 @@ def bits(number: float) -> str:
     return "0f" + struct.pack(">f", number).hex().upper()
 
 
-def reduction(cosine: bool) -> str:
-    """PTX that takes PACK elements $4.. and gives their r in $0.."""
+def reduction(cosine: bool, pack: int) -> str:
+    """PTX that takes `pack` elements, behind as many results: their r."""
     lines = ["{", ".reg .pred far, q;", ".reg .f32 t, n, r;", ".reg .f64 d;", ".reg .b64 l;"]
     lines += [f".reg .b32 {names};" for names in ("s, b, o, m, c, p0, p1", ", ".join(f"w{i}" for i in range(7)))]
-    for i in range(PACK):
-        lines += near(f"${i}", f"${i + PACK}", cosine)
-    lines += [f"abs.f32 t, ${PACK};", f"setp.gt.f32 far, t, {bits(FAR)};"]
-    for i in range(1, PACK):
-        lines += [f"abs.f32 t, ${i + PACK};", f"setp.gt.or.f32 far, t, {bits(FAR)}, far;"]
+    for i in range(pack):
+        lines += near(f"${i}", f"${i + pack}", cosine)
+    lines += [f"abs.f32 t, ${pack};", f"setp.gt.f32 far, t, {bits(FAR)};"]
+    for i in range(1, pack):
+        lines += [f"abs.f32 t, ${i + pack};", f"setp.gt.or.f32 far, t, {bits(FAR)}, far;"]
     lines.append("@!far bra DONE;")
-    for i in range(PACK):
-        lines += distant(f"${i}", f"${i + PACK}", cosine)
+    for i in range(pack):
+        lines += distant(f"${i}", f"${i + pack}", cosine)
     return " ".join([*lines, "DONE:", "}"])
 
 
@@ -91,15 +91,22 @@ def distant(result: str, x: str, cosine: bool) -> Iterator[str]:
     yield f"selp.f32 {result}, r, {result}, q;"
 
 
-CONSTRAINTS = ",".join(["=&f"] * PACK + ["f"] * PACK)
-
-
 def reduce_function(name: str, cosine: bool) -> str:
+    """Tiles of fewer than PACK elements, such as a number of a row, are taken one by one."""
+
+    def taking(pack: int) -> str:
+        constraints = ",".join(["=&f"] * pack + ["f"] * pack)
+        return f'tl.inline_asm_elementwise("{reduction(cosine, pack)}", "{constraints}", [a], dtype=tl.float32, is_pure=True, pack={pack})'
+
     return f"""
 @triton.jit
 def {name}(a):
     # r with |r| <= pi/2 and sin(r) = {"cos" if cosine else "sin"}(a)
-    return tl.inline_asm_elementwise("{reduction(cosine)}", "{CONSTRAINTS}", [a], dtype=tl.float32, is_pure=True, pack={PACK})
+    if a.numel % {PACK} == 0:
+        r = {taking(PACK)}
+    else:
+        r = {taking(1)}
+    return r
 """
 
 

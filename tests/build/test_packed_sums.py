@@ -1,0 +1,46 @@
+"""What ptxas gets wrong of pairs of 16-bit integers is not given to it."""
+
+from __future__ import annotations
+
+from dynacompile.build import uniform_registers
+from dynacompile.build.packed_sums import apart
+from tests.build.test_uniform_registers import worker  # noqa: F401 - a fixture
+
+KERNEL = """
+import triton
+import triton.language as tl
+@triton.jit
+def places(x_ptr, y_ptr, s_ptr, z_ptr, BLOCK: tl.constexpr):
+    r = tl.arange(0, BLOCK)[None, :]
+    inside = r < 5376
+    x = tl.load(x_ptr + (6 * (r // 6) - r % 6 + 5), mask=inside)
+    y = tl.load(y_ptr + (r // 168 + 32 * ((r % 6 + 5) % 6) + 192 * (((r // 6) % 28 + 26) % 28)), mask=inside)
+    product = x * (y - tl.load(s_ptr))
+    total = tl.sum(tl.where(inside, product, 0.0), 1)[:, None]
+    tl.store(z_ptr + r, product - total, mask=inside)
+"""
+JOB = {
+    "text": KERNEL,
+    "entry": "places",
+    "pointers": ["*fp32"] * 4,
+    "constants": {"BLOCK": 8192},
+    "warps": 16,
+    "stages": 1,
+    "target": ["cuda", 90, 32],
+}
+"""As in a backward behind roll and layer_norm: of its elements, those behind 5376 are loaded by no thread, so that half a pair of places is read by nobody."""
+
+
+def test_each_half_is_a_sum_of_its_own():
+    packed = "\tadd.s16x2 \t%r210, %r134, %r206;\n\tadd.s32 \t%r1, %r2, %r3;\n"
+    assert apart(packed) == (
+        "\t{ .reg .b16 a0, a1, b0, b1; mov.b32 {a0, a1}, %r134; mov.b32 {b0, b1}, %r206; add.s16 a0, a0, b0; add.s16 a1, a1, b1; mov.b32 %r210, {a0, a1}; }\n"
+        "\tadd.s32 \t%r1, %r2, %r3;\n"
+    )
+    assert "max.u16 a1, a1, b1;" in apart("max.u16x2 %r1, %r2, %r3;")
+
+
+def test_ptxas_gets_no_pairs(worker):  # noqa: F811
+    _, ptx, cubin = worker.compile_text(JOB)
+    assert "16x2" not in ptx
+    assert "16x2" not in uniform_registers.disassemble(cubin, worker.knobs.nvidia.nvdisasm.path)

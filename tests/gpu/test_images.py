@@ -1,0 +1,27 @@
+"""Programs over images on a GPU that were wrong, or did not compile: `python -m tests.fuzz.images FIRST LAST --device cuda` runs any others."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+import dynacompile
+from tests.fuzz.images import check_program, generate
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [5208, 5274, 5409, 5434, 5449])
+def test_results_and_gradients(seed):
+    check_program(generate(seed), Counter(), "cuda")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 700])
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_sines_of_a_number_of_each_row(name, rows):
+    x = torch.randn(rows, 5000, device="cuda") * 100
+    compiled = dynacompile.compile(lambda x: getattr(x.sum(1), name)(), isolate_recompiles=True)
+    torch.testing.assert_close(compiled(x), getattr(x.double().sum(1), name)().float(), atol=2e-4, rtol=1e-4)
