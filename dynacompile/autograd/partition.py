@@ -20,12 +20,12 @@ from dynacompile.ir.graphs import Fresh, ViewOfOutput
 from dynacompile.ir.shapes import hint_of
 from dynacompile.ops.chunked_losses import KEEP
 from dynacompile.ops.collectives import is_collective
+from dynacompile.ops.picked import computed_once
 from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
 NEVER = 1 << 40
 """Recompute cost of what must not be computed twice."""
-COMPARED = frozenset(getattr(torch.ops.aten, name).Tensor for name in ("eq", "ne", "lt", "le", "gt", "ge"))
 REACHES = (0, 1, 3, 7, 15, 31, 1 << 30)
 """How long chains of recomputed nodes may be, tried one after the other; see `made_again.by_price`."""
 MOST_COPIED = 1 << 16
@@ -193,7 +193,7 @@ def recompute_costs(side: Sides) -> dict[Node, int]:
     """What it costs to compute a forward node again: 0 free, then ranks of rising price per byte, NEVER."""
     depth = extern_depth(side)
     backward = set(side.backward)
-    compared = ancestors(compared_values(side))
+    once = computed_once([*side.primal, *side.backward])
     costs: dict[Node, int] = {}
     for node in side.primal:
         what = kind(node)
@@ -201,7 +201,7 @@ def recompute_costs(side: Sides) -> dict[Node, int]:
             costs[node] = 0
         elif any(arg in side.gathered for arg in node.all_input_nodes):
             costs[node] = NEVER  # which gathers are made again follows from what reads them, and not from sizes, which differ between ranks
-        elif is_random(node) or is_collective(node.target) or what == "placeholder" or node.target is KEEP:
+        elif is_random(node) or is_collective(node.target) or what == "placeholder" or node.target is KEEP or node in once:
             costs[node] = NEVER
         elif what in ("item", "view", "create", "get_attr") or node not in side.forward:
             costs[node] = 0
@@ -210,19 +210,8 @@ def recompute_costs(side: Sides) -> dict[Node, int]:
         elif what == "extern":
             costs[node] = 3 + arithmetic_intensity(node)
         else:
-            costs[node] = NEVER if node in compared else 2
+            costs[node] = 2
     return costs
-
-
-def compared_values(side: Sides) -> list[Node]:
-    """Floats that are compared with each other, such as the elements of rows with their maxima: one of a row must be found in it. A sum that is made again
-    may differ in its last bit, since another kernel adds in another order; what single elements give is the same in all kernels."""
-    return [a for n in (*side.primal, *side.backward) if n.target in COMPARED for a in n.all_input_nodes if of_floats(a)]
-
-
-def of_floats(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, FakeTensor) and value.is_floating_point()
 
 
 def arithmetic_intensity(node: Node) -> int:

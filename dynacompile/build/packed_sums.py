@@ -1,8 +1,8 @@
 """A fault of ptxas: of a sum of two pairs of 16-bit integers, of which one half is read by nobody, the other half lacks its summand.
 
-Seen with ptxas 12.8, the one of Triton 3.6, on Hopper, where an index such as `(r + 26) % 28` of a tile of few elements is computed in 16 bits, and LLVM joins the sums of two
-elements to one instruction: `add.s16x2 d, {x, y}, {26, 26}`, of which only y + 26 is read, became y + 0, so that a kernel read memory far before its tensor.
-Each half is a sum of its own here, which makes no longer code.
+Seen with ptxas 12.8, the one of Triton 3.6, on Hopper. An index such as `(r + 26) % 28` of a tile of few elements is computed in 16 bits, and LLVM joins the
+sums of two elements to one instruction: `add.s16x2 d, {x, y}, {26, 26}`, of which only y + 26 is read, became y + 0, so that a kernel read memory far before
+its tensor. Each half is a sum of its own here, which makes no longer code.
 
 Run in workers of the pool, which import nothing of this package, so this file imports the standard library alone.
 """

@@ -71,7 +71,7 @@ def warm_up(x_ptr, y_ptr, BLOCK: tl.constexpr):
 
 def compile_job(job: dict) -> tuple[dict, bytes]:
     """job: text, entry, pointers and scalars (Triton types), multiples (positions of scalars that are multiples of 16), constants, warps, stages,
-    target [backend, arch, warp size].
+    fuses (whether products and sums are joined to one instruction; so if left out), target [backend, arch, warp size].
     Result: symbol, shared (bytes), warps, params (pointers that the cubin takes, Triton's own included), scratch (bytes of global memory that each program
     needs for itself); and the cubin."""
     metadata, ptx, cubin = compile_sound(job)
@@ -109,8 +109,7 @@ def compile_text(job: dict) -> tuple[dict, str, bytes]:
     source = ASTSource(function, signature, job["constants"], aligned)
     target = GPUTarget(*job["target"])
     backend = make_backend(target)
-    # One element's value is the same in all kernels that compute it, and the same as in eager: no product is joined with a sum
-    asked = {"num_warps": job["warps"], "num_stages": job["stages"], "enable_fp_fusion": False}
+    asked = {"num_warps": job["warps"], "num_stages": job["stages"], "enable_fp_fusion": job.get("fuses", True)}
     if "tl.device_assert" in job["text"]:  # what else debugging brings, checks of integer overflow, stays off
         asked |= {"debug": True, "sanitize_overflow": False}
     options = backend.parse_options(asked)

@@ -28,6 +28,7 @@ class Buffer:
 
     "input": given by the caller; "temp": ours; "extern": allocated by an extern op; "constant": a tensor held by the program.
     A view is a buffer whose `base` names another; it has no memory of its own.
+    once: its elements are computed by one kernel, and read from memory by all others (see `ops.picked`).
     """
 
     name: str
@@ -38,10 +39,11 @@ class Buffer:
     kind: str
     offset: Extent = 0
     base: str | None = None
+    once: bool = False
 
     def named(self, name: str, base: str | None) -> Buffer:
         """A buffer of the same geometry; as `replace`, which takes several times as long."""
-        return Buffer(name, self.dtype, self.device, self.size, self.stride, self.kind, self.offset, base)
+        return Buffer(name, self.dtype, self.device, self.size, self.stride, self.kind, self.offset, base, self.once)
 
     @property
     def numel(self) -> Any:

@@ -40,6 +40,7 @@ from dynacompile.lower.windows import (
     lower_max_pool_backward,
 )
 from dynacompile.ops.chunked_losses import AFTER, KEEP
+from dynacompile.ops.picked import computed_once
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import TABLE, Row
 from dynacompile.private import of_torch
@@ -116,6 +117,10 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
         site, reason = str(node.meta.get("site") or ""), "its functions have an operation that kernels lack, so that the scores are computed as a whole"
         env.emit(AttentionFound(region=env.region, bucket=env.bucket, kernel=False, reason=reason, site=site))
     program = LoopProgram(tuple(inputs), outputs, low.buffers, tuple(low.steps), low.constants)
+    for node in computed_once(graph.graph.nodes):
+        if isinstance(name := low.values.get(node), str):
+            base = low.buffers[name].base or name
+            low.buffers[base] = replace(low.buffers[base], once=True)
     program = prune(program)
     program = replace(program, sizes=program_sizes(program, graph))
     if env.config.verify:

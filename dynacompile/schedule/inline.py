@@ -127,9 +127,9 @@ def changing_buffers(program: LoopProgram) -> set[str]:
 
 
 def fixed_buffers(program: LoopProgram) -> set[str]:
-    """Memory that is not only between nests: inputs, outputs, what externs touch, what is stored more than once."""
+    """Memory that is not only between nests, inputs, outputs, and what externs touch; and what is stored more than once, or computed once."""
     buffers = program.buffers
-    fixed = {n for n, b in buffers.items() if b.base is None and b.kind != "temp"}
+    fixed = {n for n, b in buffers.items() if b.base is None and (b.kind != "temp" or b.once)}
     fixed |= {root(buffers, o) for o in program.outputs if o is not None}
     stored: set[str] = set()
     for step in program.steps:

@@ -23,5 +23,5 @@ def test_results_and_gradients(seed):
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_sines_of_a_number_of_each_row(name, rows):
     x = torch.randn(rows, 5000, device="cuda") * 100
-    compiled = dynacompile.compile(lambda x: getattr(x.sum(1), name)(), isolate_recompiles=True)
-    torch.testing.assert_close(compiled(x), getattr(x.double().sum(1), name)().float(), atol=2e-4, rtol=1e-4)
+    compiled = dynacompile.compile(lambda x: getattr(x.amax(1), name)(), isolate_recompiles=True)
+    torch.testing.assert_close(compiled(x), getattr(x.amax(1).double(), name)().float(), atol=1e-6, rtol=1e-5)

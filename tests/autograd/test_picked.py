@@ -1,0 +1,59 @@
+"""What is compared with what was picked of it is computed once: kept for the backward, and read from memory by the kernels of one graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import dynacompile
+from dynacompile.build.triton import compares_what_it_picks
+from dynacompile.ir.schedule import Kernel
+from dynacompile.schedule import schedule
+from tests.lower.tracing import ENV
+from tests.schedule.test_columns import CUDA, on
+
+ONCE = {
+    "threshold": lambda t: torch.where(t >= t.topk(5).values[:, -1:], t, 0),
+    "maximum": lambda t: t == t.amax(1, keepdim=True),
+    "difference": lambda t: (t - t.max(1, keepdim=True).values) == 0,
+    "absolute": lambda t: t.abs() < t.abs().sort(1).values[:, 3:4],
+    "gathered": lambda t: t > t.gather(1, torch.zeros(8, 1, dtype=torch.int64)),
+}
+OTHERS = {
+    "softmax": lambda t: t.softmax(1),
+    "mean": lambda t: t > t.mean(1, keepdim=True),
+    "two rows": lambda t: t[:4] > t[4:],
+    "itself": lambda t: t != t,
+    "number": lambda t: t > 0.5,
+}
+
+
+def compile_for_gpus(fn, x: torch.Tensor) -> tuple[list[str], list[Kernel]]:
+    """What is computed once, and the kernels."""
+    programs = []
+    options = {"reference": True}
+    compiled = dynacompile.explain(fn, observer=lambda stage, result: programs.append(result) if stage == "lower" else None, options=options)
+    compiled(x)
+    names = [name for p in programs for name, b in p.buffers.items() if b.once]
+    return names, [k for p in programs for k in schedule(on(CUDA, p), ENV).kernels.values()]
+
+
+@pytest.mark.parametrize("name", [*ONCE, *OTHERS])
+def test_what_is_computed_once(name):
+    compared = ONCE.get(name) or OTHERS[name]
+    names, kernels = compile_for_gpus(lambda x: compared(x.sin() * 3 + x), torch.randn(8, 2000))
+    assert names == (["add_tensor"] if name in ONCE else [])
+    assert sum(op.name == "sin" for k in kernels for op in k.nest.body) == 1 or name not in ONCE
+
+
+def test_inputs_are_in_memory_anyway():
+    assert compile_for_gpus(lambda x: x == x.amax(1, keepdim=True), torch.randn(8, 2000))[0] == []
+
+
+def test_kernels_that_compare_what_they_pick_join_no_products_with_sums():
+    def joining(fn):
+        return [not compares_what_it_picks(k) for k in compile_for_gpus(fn, torch.randn(8, 200))[1]]
+
+    assert joining(lambda x: x * 3 + 1 == (x * 3 + 1).amax(1, keepdim=True)) != [True]
+    assert joining(lambda x: (x * 3 + 1).amax(1)) == [True]
+    assert joining(lambda x: (x * 3 + 1).softmax(1)) == [True]
