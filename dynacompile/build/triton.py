@@ -36,10 +36,11 @@ from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked, KernelRefused
 from dynacompile.ir.index import Extent, Symbol, hint
 from dynacompile.ir.schedule import SCRATCH, Candidate, CudaKernel, Forms, Kernel, KernelSource
+from dynacompile.ops.scalars import NEAREST
 
 K = TypeVar("K")
 MOST_SHARED = 227 << 10  # bytes of shared memory of a program on Hopper
-COMPARISONS = frozenset(("eq", "ne", "lt", "le"))
+ROUNDINGS = frozenset(NEAREST.values())
 REFUSED = b"refused"  # the store's word for what Triton does not compile
 FORMAT = "4"  # of a stored kernel, and of what the worker asks of Triton
 DEFAULT_ARCH = 90
@@ -195,7 +196,7 @@ def job(source: KernelSource, candidate: Candidate, form: int = 0) -> dict:
         "pointers": pointers_of(source.kernel),
         "scalars": ["fp64" if s.real else "i64" if source.wide else "i32" for s in source.kernel.symbols],
         "multiples": list(multiples(source.kernel)) if even else [],
-        **({"fuses": False} if compares_what_it_picks(source.kernel) else {}),
+        **({"fuses": False} if is_exact(source.kernel) else {}),
         "constants": forms.constants(source, candidate, form),
         "warps": candidate.warps,
         "stages": candidate.stages,
@@ -203,12 +204,11 @@ def job(source: KernelSource, candidate: Candidate, form: int = 0) -> dict:
     }
 
 
-def compares_what_it_picks(kernel: Kernel) -> bool:
-    """Whether it finds the greatest or least of some numbers, and compares floats: those it may compute twice, for one and for the other, which must be the same
-    to the last bit."""
+def is_exact(kernel: Kernel) -> bool:
+    """Whether numbers must be, to the last bit, those of eager, as what is rounded on its way is, or what others read from memory, as the greatest of some
+    numbers is. A product and a sum that are joined to one instruction lack the rounding between them, also that to 16 bits."""
     body = kernel.nest.body
-    picks = any(op.name in ("reduce", "scan") and op.attr in ("max", "min") for op in body)
-    return picks and any(op.name in COMPARISONS and all(body[a].dtype.is_floating_point and body[a].name != "constant" for a in op.args) for op in body)
+    return any(op.name in ROUNDINGS or (op.name == "reduce" and op.attr in ("max", "min") and op.dtype.is_floating_point) for op in body)
 
 
 def pointers_of(kernel: Kernel) -> list[str]:

@@ -18,6 +18,8 @@ from dynacompile.ops.table import Row
 from dynacompile.private import of_torch
 
 IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
+ROUNDING = 16.0
+"""Roundings of a sum of squares that its correction may leave of it, where the numbers are equal: no more than differences in the last bit of one of 10^5."""
 OVER_NONE = frozenset({torch.ops.aten.any.dims, torch.ops.aten.all.dims})
 """Operations that reduce nothing where the list of dimensions is empty; others reduce all."""
 
@@ -183,11 +185,13 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         return d * d
 
     def corrected(o: Expander, v: Value) -> Value:
-        """Of infinite squares the correction may be infinite, too, and must not make a NaN."""
+        """Of infinite squares the correction may be infinite, too, and must not make a NaN. Of equal numbers nothing but rounding is left, and their
+        deviation is 0, by which a gradient of it tells them."""
         if drift is None:
             return v
         off = whole.load_kept(o, drift)
-        return o.max(v - o.min(off * per_element(o, off), torch.finfo(v.dtype).max), 0)
+        rest = v - o.min(off * per_element(o, off), torch.finfo(v.dtype).max)
+        return o.select(rest < v * (ROUNDING * torch.finfo(v.dtype).eps), 0, rest)
 
     def per_element(o: Expander, v: Value) -> Value:
         return v * (1 / loops.count) if isinstance(loops.count, int) else v / loops.count

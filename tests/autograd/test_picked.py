@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dynacompile
-from dynacompile.build.triton import compares_what_it_picks
+from dynacompile.build.triton import is_exact
 from dynacompile.ir.schedule import Kernel
 from dynacompile.schedule import schedule
 from tests.lower.tracing import ENV
@@ -50,10 +50,11 @@ def test_inputs_are_in_memory_anyway():
     assert compile_for_gpus(lambda x: x == x.amax(1, keepdim=True), torch.randn(8, 2000))[0] == []
 
 
-def test_kernels_that_compare_what_they_pick_join_no_products_with_sums():
-    def joining(fn):
-        return [not compares_what_it_picks(k) for k in compile_for_gpus(fn, torch.randn(8, 200))[1]]
+def test_kernels_whose_numbers_others_must_find_join_no_products_with_sums():
+    def exact(fn, dtype=torch.float32):
+        return [is_exact(k) for k in compile_for_gpus(fn, torch.randn(8, 200, dtype=dtype))[1]]
 
-    assert joining(lambda x: x * 3 + 1 == (x * 3 + 1).amax(1, keepdim=True)) != [True]
-    assert joining(lambda x: (x * 3 + 1).amax(1)) == [True]
-    assert joining(lambda x: (x * 3 + 1).softmax(1)) == [True]
+    assert exact(lambda x: (x * 3 + 1).amax(1)) == [True]
+    assert exact(lambda x: (x * 3 + 1).sum(1)) == exact(lambda x: x * 3 + 1) == [False]
+    assert exact(lambda x: x * 3 + 1, torch.bfloat16) == [False]
+    assert exact(lambda x: (x * 3 + 1).floor(), torch.bfloat16) == [True]
