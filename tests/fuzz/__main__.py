@@ -1,4 +1,4 @@
-"""python -m tests.fuzz FIRST LAST [--native] [--dtype NAME]: runs the programs of seeds FIRST up to LAST; prints those that differ, and where."""
+"""python -m tests.fuzz FIRST LAST [--native] [--dtype NAME] [--device cuda]: runs the programs of seeds FIRST up to LAST; prints those that differ, and where."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument(
         "--dtype", choices=("float32", "float64", "bfloat16", "float16"), help="of the inputs; by default float32 for even seeds, float64 for odd ones"
     )
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--crashes", action="store_true", help="report exceptions alone, not differences")
     given = parser.parse_args()
     logging.disable(logging.ERROR)
@@ -27,13 +28,13 @@ def main() -> int:
         program = generate(seed)
         dtype = getattr(torch, given.dtype) if given.dtype else torch.float64 if seed % 2 else torch.float32
         try:
-            told = difference(program, dtype, seed % 3 != 0, options={"reference": not given.native})
+            told = difference(program, dtype, seed % 3 != 0, given.device, options={"reference": not given.native})
             told = None if given.crashes and told and not told.startswith("not compiled") else told
         except Exception as error:  # noqa: BLE001 - it is what is looked for
             told = f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"
         if told:
             failed += 1
-            print(f"seed {seed}, {dtype}: {told}\n{program.source}{blame(program, dtype, seed % 3 != 0)}\n", flush=True)
+            print(f"seed {seed}, {dtype}: {told}\n{program.source}{blame(program, dtype, seed % 3 != 0, given.device)}\n", flush=True)
     print(f"{given.last - given.first} programs, {failed} differ")
     return 1 if failed else 0
 

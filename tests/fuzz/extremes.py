@@ -175,16 +175,17 @@ def scattered(x: torch.Tensor, generator: torch.Generator, special: tuple[float,
     return x
 
 
-def differences(program: Program, **options: object) -> Iterator[str]:
-    """What is wrong, as lines of text; one for each expression and input."""
+def differences(program: Program, device: str = "cpu", **options: object) -> Iterator[str]:
+    """What is wrong, as lines of text; one for each expression and input. device: where eager and compiled programs run; masks are made on CPUs."""
     dynacompile.reset()
     function = program.function()
     compiled = dynacompile.compile(function, dynamic=False, options={"precise": program.precise, **options})
     for call in range(1 if program.kind == "masks" else CALLS):
         given = inputs(program, call)
-        wanted, exact = function(*given), function(*(t.double() for t in given))
+        there = [t.to(device) for t in given]
+        wanted, exact = [t.cpu() for t in function(*there)], function(*(t.double() for t in given))
         others = [function(*nudged(given, program.seed + k)) for k in range(3)]
-        for i, (text, *results) in enumerate(zip(program.expressions, compiled(*given), wanted, exact, strict=True)):
+        for i, (text, *results) in enumerate(zip(program.expressions, (t.cpu() for t in compiled(*there)), wanted, exact, strict=True)):
             told = wrong(*results, [other[i] for other in others], program)
             if told and program.kind == "norms":
                 told = wrong(*results, [other[i] for other in others], program, None, by_rounded_mean(text, given))
@@ -323,6 +324,7 @@ def main() -> int:
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
     parser.add_argument("--cpp-flags", default="", help="for the C++ compiler, such as -march=x86-64-v4")
+    parser.add_argument("--device", default="cpu", help="for all kinds but masks")
     parser.add_argument("--kind", choices=KINDS, help="programs of this kind alone")
     given = parser.parse_args()
     logging.disable(logging.ERROR)
@@ -332,7 +334,8 @@ def main() -> int:
         if given.kind and program.kind != given.kind:
             continue
         points += EXPRESSIONS * (1 if program.kind == "masks" else CALLS)
-        told = list(differences(program, cpp_flags=given.cpp_flags))
+        device = "cpu" if program.kind == "masks" else given.device
+        told = list(differences(program, device, cpp_flags=given.cpp_flags))
         failed += bool(told)
         for line in told:
             print(f"seed {seed}, {program.kind}, {program.dtype}{', precise' if program.precise else ''}, {program.shape}: {line}", flush=True)
