@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
@@ -109,10 +110,14 @@ def of_inference(rows: Sequence[Output], outputs: Sequence[object], inference: I
 
 
 def views_of_views(outputs: Sequence[object], rows: Sequence[Output]) -> Iterator[Output]:
-    """The rows, with what autograd comes by. Through a view whose own elements share memory it would come to others of them."""
-    places = {(o.grad_fn, o.output_nr): j for j, (o, row) in enumerate(zip(outputs, rows, strict=True)) if leads_back(o, row) and not overlaps(o)}
+    """The rows, with what autograd comes by. Through a view whose own elements share memory it would come to others of them. Views of other memory, which it
+    comes by where that was computed from them alone, are none of these."""
+    places: defaultdict[int, dict[tuple[Any, int], int]] = defaultdict(dict)  # by memory
+    for j, (output, row) in enumerate(zip(outputs, rows, strict=True)):
+        if leads_back(output, row) and not overlaps(output):
+            places[storage(output)][output.grad_fn, output.output_nr] = j
     for output, row in zip(outputs, rows, strict=True):
-        through = found_behind(output.grad_fn, places) if places and leads_back(output, row) else None
+        through = found_behind(output.grad_fn, places[storage(output)]) if places and leads_back(output, row) else None
         yield row if through is None else replace(row, lineage=replace(row.lineage, through=through))  # type: ignore[union-attr, arg-type]
 
 
@@ -126,7 +131,7 @@ def leads_back(output: object, row: Output) -> TypeGuard[torch.Tensor]:
 
 def found_behind(node: Any, places: Mapping[tuple[Any, int], int]) -> int | None:
     """The first of some tensors that straight steps lead back to. places: by autograd's node, and which of its results."""
-    while node is not None:
+    while node is not None and places:
         steps = [step for step in node.next_functions if step[0] is not None]
         if len(steps) != 1:
             return None

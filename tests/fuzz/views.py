@@ -1,5 +1,7 @@
 """Random programs of writes in place through views of inputs: views whose elements share memory, metadata that changes in place, writes that follow the call.
 
+From seed COMPUTED on also through views of what is computed from such views alone.
+
 `python -m tests.fuzz.views FIRST LAST [--backends eager,aot_eager,reference] [--show]`
 """
 
@@ -127,12 +129,15 @@ WRITES = (
 )
 METADATA = (".t_", ".transpose_", ".unsqueeze_", ".squeeze_", ".swapdims_", ".swapaxes_", ".detach_", ".resize_", ".as_strided_", ".set_", ".data")
 """What counts as a write to all views of a tensor in eager, and not in a graph; and what does not."""
+RESULTS = ("{v} * 2", "{v}.clone()", "{v}.sin()", "{v}.reshape(-1) + 1", "{v}.contiguous().mul(3)", "{v}.cumsum(0)")
+COMPUTED = 300000
 LIKELY = 8  # the first writes are what eager may accept on any view
 
 
 class Maker:
     def __init__(self, seed: int):
         self.rng, self.apart = random.Random(seed), random.Random(-1 - seed)
+        self.computes = seed >= COMPUTED
         self.names: list[str] = []
 
     def any(self) -> str:
@@ -140,8 +145,11 @@ class Maker:
 
     def body(self) -> list[str]:
         lines = []
-        for i in range(self.rng.randint(1, 6)):
-            if self.rng.random() < 0.5 or i == 0:
+        for i in range(self.rng.randint(4, 8) if self.computes else self.rng.randint(1, 6)):
+            if self.computes and i and self.apart.random() < 0.2:
+                lines.append(f"v{i} = {self.apart.choice(RESULTS).format(v=self.any())}")
+                self.names.append(f"v{i}")
+            elif self.rng.random() < 0.5 or i == 0:
                 form = self.rng.choices([v for v, _ in VIEWS], [often for _, often in VIEWS])[0]
                 if form in UNTRACKED and self.apart.random() < 0.5:
                     form = self.apart.choice(UNTRACKED[form])

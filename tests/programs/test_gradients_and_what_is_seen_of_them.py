@@ -536,3 +536,26 @@ def test_a_tensor_that_was_no_view_is_none_where_its_metadata_changed_before_a_b
         return y
 
     check_same(lambda wrap: iter([wrap(frame)(computed()[1])]), backend=backend, least=None)
+
+
+@LEVELS
+@pytest.mark.parametrize("computed_of_it", [lambda v: v * 1, torch.clone, torch.sin, lambda v: v.view(-1) * 2], ids=["product", "clone", "sine", "view"])
+def test_views_of_what_was_computed_from_a_view_that_is_returned(computed_of_it, backend):
+    """On the way to what was computed autograd comes by no view of it, though by the view that it was computed from."""
+
+    def frame(x):
+        v = x.view(6)
+        y = computed_of_it(v)
+        whole, part = y.view(6), y[:1]
+        part.zero_()
+        whole.mul_(2)
+        return part, whole, v
+
+    def story(wrap):
+        x = torch.linspace(-1, 2, 6).requires_grad_()
+        out = wrap(frame)(x)
+        yield out
+        (out[0].sum() + (out[1] * 3).sum() + out[2].sum()).backward()
+        yield x.grad
+
+    check_same(story, backend=backend, least=None)
