@@ -280,10 +280,13 @@ def locate(index: Index, producer: Producer, ranges: Mapping[Var, tuple[Any, Any
         return None if inner is None else {v: i.subs(back) if isinstance(i, Index) else i for v, i in inner.items()}
     point: dict[Var, Index | int] = {}
     rest = index - producer.offset
-    for position, (stride, axis) in enumerate(producer.digits):
+    outer: Extent | None = None
+    for stride, axis in producer.digits:
         found = rest // stride
-        if position:
-            found = found % axis.size
+        if outer is not None:
+            dense = constant(0) + stride * axis.size == constant(0) + outer
+            found = found % axis.size if dense else rest % outer // stride  # rows may leave gaps in memory
+        outer = stride
         if producer.reads and not is_plain(found):
             return None
         point[axis.var] = found

@@ -54,6 +54,17 @@ def test_pointwise_of_broadcast_and_permuted_operands() -> None:
     assert launches(lambda x, b, y: (x + b).relu() * y.t(), torch.randn(8, 6), torch.randn(6), torch.randn(6, 8)) == 1
 
 
+@pytest.mark.parametrize("sizes", [(1, 1, 4, 5), (2, 3, 5, 7)])
+def test_a_part_of_a_larger_result_is_computed_in_its_readers(sizes: tuple[int, ...]) -> None:
+    """Rows of the part lie in memory with gaps between: its elements are found by the strides, not by its sizes."""
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return F.pad(x, (1, 1, 1, 1), mode="circular")
+
+    x = torch.randn(sizes)
+    torch.testing.assert_close(dynacompile.compile(padded, isolate_recompiles=True, options={"reference": True})(x), padded(x), rtol=0, atol=0)
+
+
 def test_two_shapes_of_one_memory_meet() -> None:
     assert launches(lambda x: (x.exp().view(4, 6) + 1, x.exp().sin()), torch.randn(24)) == 1
 
