@@ -108,8 +108,10 @@ def statically(condition: Any) -> bool:
 
 def is_view(func: Any) -> bool:
     """Whether the operation gives views of its first argument, of whose elements it writes none, and reads none."""
-    own, *others = func._schema.arguments
-    returns = func._schema.returns
+    arguments, returns = func._schema.arguments, func._schema.returns
+    if not arguments:
+        return False
+    own, *others = arguments
     seen = own.alias_info is not None and not own.alias_info.is_write and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
     return bool(returns) and seen and func.namespace == "aten" and all(a.alias_info is None for a in others)
 

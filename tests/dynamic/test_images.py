@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 import dynacompile
@@ -20,6 +21,12 @@ def grouped(x):
 def test_a_norm_over_groups_of_channels_is_one_kernel_each_way(dynamic):
     explained = dynacompile.explain(grouped, dynamic=dynamic, backward=True, options={"reference": True})
     assert explained(image(4, 32, 12, 12)).kernels == 2
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_convolutions_of_symbolic_images_are_in_the_graph(size):
+    layer = nn.Conv2d(4, 6, size, padding=1)
+    check_varying(lambda x: layer(x).relu(), [(image(n, 4, side, side),) for n, side in ((2, 14), (3, 10))], 1, dynamic={"x": {0: {}, 2: {}, 3: {}}})
 
 
 @pytest.mark.parametrize("groups, channels", [(32, 512), (4, 32), (1, 8)])
