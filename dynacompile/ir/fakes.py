@@ -84,7 +84,8 @@ class FakeMode(FakeTensorMode):
     def _dispatch_impl(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Any) -> Any:
         """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there, and
         `split` fails along a dimension without elements, whose one part is the whole. `nansum` over no dimensions is over all. Sums of bfloat16 in bags
-        need no list of each index's bag on CPUs, which the rule makes. `native_dropout` that leaves all as it is gives its argument."""
+        need no list of each index's bag on CPUs, which the rule makes. `native_dropout` that leaves all as it is gives its argument. Norms of weights
+        in half precision are in float32."""
         run: Any = super()._dispatch_impl
         if func is SPLIT and args[0].dim() and is_zero(args[0].shape[dim := argument(2, "dim", args, kwargs) or 0]):
             return [run(torch.ops.aten.slice.Tensor, types, (args[0], dim), {})]
@@ -100,6 +101,8 @@ class FakeMode(FakeTensorMode):
             return made[0], made[1].new_empty(0), *made[2:]
         if func is DROPOUT and made[0] is args[0]:
             return run(torch.ops.aten.clone.default, types, (args[0],), {}), made[1]
+        if func is WEIGHT_NORM and made[1].dtype is torch.float16:
+            return made[0], made[1].new_empty(made[1].shape, dtype=torch.float32)
         if func in UNIQUE:
             return made[0], *(t if t.dtype is torch.int64 else t.new_empty(t.shape, dtype=torch.int64) for t in made[1:])
         return made
@@ -147,6 +150,7 @@ def adds_at_once(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 DROPOUT = torch.ops.aten.native_dropout.default
 EMBEDDING_BAG = of_torch.aten_embedding_bag
 SPLIT = torch.ops.aten.split.Tensor
+WEIGHT_NORM = torch.ops.aten._weight_norm_interface.default
 UNIQUE = frozenset({of_torch.aten_unique2, torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default})
 
 

@@ -69,6 +69,19 @@ def test_weights_that_are_computed(name):
     torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_norms_of_weights_in_half_precision(dtype):
+    ours = parametrizations.weight_norm(nn.Conv1d(3, 4, 2).to(dtype))
+    theirs = copy.deepcopy(ours)
+    call = dynacompile.compile(ours, fullgraph=True, isolate_recompiles=True, options={"reference": True})
+    x = torch.linspace(-2, 3, 36, dtype=dtype).reshape(3, 3, 4)
+    got, want = call(x), theirs(x)
+    torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
+    got.sum().backward()
+    want.sum().backward()
+    torch.testing.assert_close([p.grad for p in ours.parameters()], [p.grad for p in theirs.parameters()], rtol=2e-2, atol=2e-2)
+
+
 class Containers(nn.Module):
     def __init__(self):
         super().__init__()
