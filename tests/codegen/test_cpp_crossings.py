@@ -144,3 +144,16 @@ def test_more_that_is_crossed_than_not_goes_along_that():
 
 def test_axes_below_a_vector_are_gathered():
     assert "transposed" not in emit_kernel(added(8, 300), ENV).text
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_a_result_in_place_of_an_operand_is_not_read_again(dtype, tmp_path):
+    """Images times numbers, as they are, in the operand's memory, and turned, in a loop over lanes."""
+    b = Build("scaled", (24, 3, 3))
+    scaled = b.mul(b.load("x", dtype, b.at(9, 3, 1)), b.load("by", dtype, b.at(1, 0, 0)))
+    b.store("out", dtype, b.at(9, 3, 1), scaled)
+    b.store("turned", dtype, b.at(9, 1, 3), scaled)
+    x, by, turned = torch.randn(24, 3, 3).to(dtype), torch.randn(24, 1, 1).to(dtype), torch.empty(24, 3, 3, dtype=dtype)
+    expected = x * by
+    Library({"scaled": b.kernel()}, tmp_path)("scaled", [x, by, x, turned])
+    torch.testing.assert_close([x, turned], [expected, expected.transpose(1, 2)])

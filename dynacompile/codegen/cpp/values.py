@@ -198,9 +198,15 @@ class Values:
             return None
         place = self.cheap_for_a_lane(needs(replace(op, args=())), FEW_FOR_A_PLACE)
         if op.name == "store":
-            return self.cheap_for_a_lane(list(op.args), FEW_FOR_A_VALUE) | place
+            value = self.cheap_for_a_lane(list(op.args), FEW_FOR_A_VALUE)
+            return frozenset(j for part in (place, value) if not self.may_be_written(part, i) for j in part)
         through = {int(v.name[1:]) for v in op.attr.index.variables() if v.name[0] == "%"}
         return place if place & through else None
+
+    def may_be_written(self, ops: frozenset[int], before: int) -> bool:
+        """Whether one of `ops` loads what a store before the op `before` may have written in place (`schedule/memory.py`)."""
+        written = {op.attr.index for op in self.body[:before] if op.name == "store" and isinstance(op.attr, Access)}
+        return any(isinstance(access := self.body[j].attr, Access) and access.index in written for j in ops)
 
     def cheap_for_a_lane(self, roots: list[int], most: int) -> frozenset[int]:
         """What `roots` need in lanes; nothing where that is costly, or more than `most` operations."""
