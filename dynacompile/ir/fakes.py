@@ -150,7 +150,7 @@ def adds_at_once(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 DROPOUT = torch.ops.aten.native_dropout.default
 EMBEDDING_BAG = of_torch.aten_embedding_bag
 SPLIT = torch.ops.aten.split.Tensor
-WEIGHT_NORM = torch.ops.aten._weight_norm_interface.default
+WEIGHT_NORM = of_torch.aten_weight_norm_interface
 UNIQUE = frozenset({of_torch.aten_unique2, torch.ops.aten.unique_dim.default, torch.ops.aten.unique_consecutive.default})
 
 

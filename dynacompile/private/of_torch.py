@@ -285,6 +285,7 @@ add(
     aten_to_copy="torch.ops.aten._to_copy.default",
     aten_unique2="torch.ops.aten._unique2.default",
     aten_unsafe_view="torch.ops.aten._unsafe_view.default",
+    aten_weight_norm_interface="torch.ops.aten._weight_norm_interface.default",
 )
 add(
     "operators of attention, whose operations torch's counter knows",
