@@ -36,11 +36,9 @@ from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked, KernelRefused
 from dynacompile.ir.index import Extent, Symbol, hint
 from dynacompile.ir.schedule import SCRATCH, Candidate, CudaKernel, Forms, Kernel, KernelSource
-from dynacompile.ops.scalars import NEAREST
 
 K = TypeVar("K")
 MOST_SHARED = 227 << 10  # bytes of shared memory of a program on Hopper
-ROUNDINGS = frozenset(NEAREST.values())
 REFUSED = b"refused"  # the store's word for what Triton does not compile
 FORMAT = "4"  # of a stored kernel, and of what the worker asks of Triton
 DEFAULT_ARCH = 90
@@ -196,19 +194,12 @@ def job(source: KernelSource, candidate: Candidate, form: int = 0) -> dict:
         "pointers": pointers_of(source.kernel),
         "scalars": ["fp64" if s.real else "i64" if source.wide else "i32" for s in source.kernel.symbols],
         "multiples": list(multiples(source.kernel)) if even else [],
-        **({"fuses": False} if is_exact(source.kernel) else {}),
+        **({"fuses": False} if source.exact else {}),
         "constants": forms.constants(source, candidate, form),
         "warps": candidate.warps,
         "stages": candidate.stages,
         "target": ["cuda", architecture(source.kernel.device), 32],
     }
-
-
-def is_exact(kernel: Kernel) -> bool:
-    """Whether numbers must be, to the last bit, those of eager, as what is rounded on its way is, or what others read from memory, as the greatest of some
-    numbers is. A product and a sum that are joined to one instruction lack the rounding between them, also that to 16 bits."""
-    body = kernel.nest.body
-    return any(op.name in ROUNDINGS or (op.name == "reduce" and op.attr in ("max", "min") and op.dtype.is_floating_point) for op in body)
 
 
 def pointers_of(kernel: Kernel) -> list[str]:

@@ -305,6 +305,7 @@ class KernelSource:
     candidates: best guess first. Triton: grid: x programs = ceil(points / product of x blocks), given per candidate by `grids`.
     wide: whether Triton's symbols are 64-bit integers, else 32-bit ones.
     row: of a text with a constexpr SHORT, which takes rows in one block where it is true: the elements of a row.
+    exact: Triton joins no product with a sum to one instruction.
     C++, under max-autotune: `variants` has a text per candidate, with the same entry; the first is `text`.
     """
 
@@ -317,6 +318,7 @@ class KernelSource:
     variants: tuple[str, ...] = ()
     wide: bool = True
     row: Extent | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dynacompile
-from dynacompile.build.triton import is_exact
+from dynacompile.codegen.triton import is_exact
 from dynacompile.ir.schedule import Kernel
 from dynacompile.schedule import schedule
 from tests.lower.tracing import ENV

@@ -55,7 +55,7 @@ def own_pool():
 
 
 def sources(*names: str) -> dict[str, KernelSource]:
-    return {name: emit_kernel(CASES[name](), None) for name in names}
+    return {name: emit_kernel(CASES[name](), ENV) for name in names}
 
 
 def test_every_kind_becomes_a_cubin(env, store):
@@ -68,20 +68,20 @@ def test_every_kind_becomes_a_cubin(env, store):
 
 
 def test_the_store_answers_the_second_time_whatever_the_names(env, events, store):
-    one = {"a": emit_kernel(softmax(), None)}
+    one = {"a": emit_kernel(softmax(), ENV)}
     built = build_triton(one, env, store)
     renamed = replace(softmax(), name="other_name")
-    again = build_triton({"b": emit_kernel(renamed, None), "c": one["a"]}, env, store)
+    again = build_triton({"b": emit_kernel(renamed, ENV), "c": one["a"]}, env, store)
     assert again["b"] == again["c"] == built["a"]
     assert [e.hit for e in events if isinstance(e, CacheLooked)] == [False, True], "two names, one entry"
 
 
 def test_keys_follow_what_the_code_depends_on():
-    source = emit_kernel(chain(1 << 20), None)
+    source = emit_kernel(chain(1 << 20), ENV)
     first = source.candidates[0]
     assert len({kernel_key(source, c) for c in source.candidates}) == len(source.candidates)
-    assert kernel_key(emit_kernel(chain(1 << 20, torch.bfloat16), None), first) != kernel_key(source, first)
-    assert kernel_key(emit_kernel(chain(1 << 21), None), first) == kernel_key(source, first), "a size that no mask needs is only in the grid"
+    assert kernel_key(emit_kernel(chain(1 << 20, torch.bfloat16), ENV), first) != kernel_key(source, first)
+    assert kernel_key(emit_kernel(chain(1 << 21), ENV), first) == kernel_key(source, first), "a size that no mask needs is only in the grid"
 
 
 def test_packing_keeps_everything():
@@ -90,7 +90,7 @@ def test_packing_keeps_everything():
 
 
 def test_a_refused_source_is_a_build_error_and_the_pool_lives_on(env, store):
-    bad = emit_kernel(chain(), None)
+    bad = emit_kernel(chain(), ENV)
     bad = replace(bad, text=bad.text.replace("tl.abs", "tl.no_such_function"))
     with pytest.raises(BuildError, match="mul_add_sigmoid_gelu: .*(?s:.*)no_such_function"):
         build_triton({"bad": bad}, env, store)
@@ -99,7 +99,7 @@ def test_a_refused_source_is_a_build_error_and_the_pool_lives_on(env, store):
 
 def test_a_worker_that_ended_is_replaced_and_one_that_crashes_twice_is_an_error():
     pool = WorkerPool(1)
-    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), None).candidates[0])
+    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), ENV).candidates[0])
     assert pool.compile([task])[0][0]["ok"]
     pool.workers[0].process.kill()
     pool.workers[0].process.wait()
@@ -116,7 +116,7 @@ def test_workers_that_all_ended_of_idleness_are_no_crash_of_the_job():
         pool.workers.append(Worker(process, tempfile.TemporaryFile()))
     for worker in pool.workers:
         worker.process.wait()
-    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), None).candidates[0])
+    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), ENV).candidates[0])
     assert pool.compile([task])[0][0]["ok"]
     pool.close()
 
@@ -124,7 +124,7 @@ def test_workers_that_all_ended_of_idleness_are_no_crash_of_the_job():
 def test_a_worker_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr(pools, "JOB_SECONDS", 2.0)
     pool = WorkerPool(1)
-    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), None).candidates[0])
+    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), ENV).candidates[0])
     with pytest.raises(BuildError, match="more than 2 s"):
         pool.compile([task | {"text": "import time\ntime.sleep(60)\n"}])
     assert not pool.workers
@@ -133,7 +133,7 @@ def test_a_worker_that_hangs_is_ended(monkeypatch):
 def test_importing_and_keying_start_no_process():
     pool = WorkerPool(1)
     assert not pool.workers
-    kernel_key(emit_kernel(chain(), None), emit_kernel(chain(), None).candidates[0])
+    kernel_key(emit_kernel(chain(), None), emit_kernel(chain(), ENV).candidates[0])
     assert not pool.workers
 
 
@@ -158,7 +158,7 @@ def on_cpu(source: KernelSource) -> KernelSource:
 
 
 def test_tuning_takes_the_fastest_and_remembers_it(tuned_env, events, store):
-    source = on_cpu(emit_kernel(softmax(64, 64), None))
+    source = on_cpu(emit_kernel(softmax(64, 64), ENV))
     seconds = iter([50.0, 20.0, 90.0, 80.0, 70.0])
     asked: list[CudaKernel] = []
 
@@ -175,7 +175,7 @@ def test_tuning_takes_the_fastest_and_remembers_it(tuned_env, events, store):
 
 
 def test_a_candidate_that_disagrees_never_wins(tuned_env, store):
-    source = on_cpu(emit_kernel(softmax(64, 64), None))
+    source = on_cpu(emit_kernel(softmax(64, 64), ENV))
     calls = []
 
     def measure(kernel, tensors):
@@ -201,7 +201,7 @@ def test_candidates_agree_to_the_rounding_of_the_largest_element(other, same):
 
 
 def test_what_cannot_be_fed_keeps_its_first_candidate(tuned_env, store):
-    source = on_cpu(emit_kernel(gather(), None))
+    source = on_cpu(emit_kernel(gather(), ENV))
 
     def measure(kernel, tensors):
         raise AssertionError("indirect accesses must not be measured on made-up indices")
@@ -260,5 +260,5 @@ def test_descriptors_that_do_not_fit_their_memory_are_refused():
     facts = {"ok": True, "shared": 1000, "scratch": 256}
     assert against(facts, source, source.candidates[0]) == ""
     assert "descriptors" in against(facts | {"scratch": 2000}, source, source.candidates[0])
-    plain = emit_kernel(CASES["scalar"](), None)
+    plain = emit_kernel(CASES["scalar"](), ENV)
     assert "descriptors" in against(facts, plain, plain.candidates[0]), "of a kernel that has no memory for them"

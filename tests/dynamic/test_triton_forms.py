@@ -45,7 +45,7 @@ def plan_of(name: str, size: Sequence[int], dims: Sequence[int] = (0, 1)):
 
 def source_of(name: str, size: Sequence[int], dims: Sequence[int] = (0, 1)) -> KernelSource:
     (kernel,) = plan_of(name, size, dims).kernels.values()
-    return emit_kernel(kernel, None)
+    return emit_kernel(kernel, ENV)
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_the_order_of_forms_follows_the_example(worker):
 )
 def test_what_the_forms_rely_on(name, size, dims, relied, even):
     (kernel,) = plan_of(name, size, dims).kernels.values()
-    source = emit_kernel(kernel, None)
+    source = emit_kernel(kernel, ENV)
     found = [kernel.symbols[i].hint for i in multiples(kernel)]
     assert forms.has(source, source.candidates[0], example(source)).get(Property.EVEN, True) == even
     assert len(found) == 1 if relied is None else found == relied

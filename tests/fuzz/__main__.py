@@ -1,4 +1,4 @@
-"""python -m tests.fuzz FIRST LAST [--native] [--dtype NAME] [--device cuda]: runs the programs of seeds FIRST up to LAST; prints those that differ, and where."""
+"""python -m tests.fuzz FIRST LAST [--native] [--dtype NAME] [--device cuda]: runs the programs of seeds FIRST up to LAST; prints those that differ."""
 
 from __future__ import annotations
 

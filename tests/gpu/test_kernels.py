@@ -50,7 +50,7 @@ def store(tmp_path_factory) -> Store:
 @pytest.fixture(scope="module")
 def built(store) -> dict:
     """All candidates of all cases, compiled together."""
-    sources = {name: emit_kernel(make(), None) for name, make in ALL.items()} | {name: make() for name, make in cases.WALKED.items()}
+    sources = {name: emit_kernel(make(), ENV) for name, make in ALL.items()} | {name: make() for name, make in cases.WALKED.items()}
     wanted = [(name, i) for name, s in sources.items() for i in range(len(s.candidates))]
     return build_forms(first_forms(sources, wanted), environment([]), store)
 
@@ -77,7 +77,7 @@ def test_numbers(built, name):
 
 def test_tuning_on_the_device(store):
     events: list = []
-    source = emit_kernel(cases.softmax(4096, 1024), None)
+    source = emit_kernel(cases.softmax(4096, 1024), ENV)
     build_triton({"k": source}, environment(events, "max-autotune"), store)
     (tuned,) = [e for e in events if isinstance(e, KernelTuned)]
     assert len(tuned.candidates) == len(source.candidates)
@@ -86,7 +86,7 @@ def test_tuning_on_the_device(store):
 
 def test_measuring_leaves_one_launch_in_the_tensors(store):
     kernel = cases.CASES["scalar"]()
-    image = build_triton({"k": emit_kernel(kernel, None)}, environment([]), store)["k"]
+    image = build_triton({"k": emit_kernel(kernel, ENV)}, environment([]), store)["k"]
     step = torch.zeros(1, device="cuda")
     assert measure_on_device(image, [step]) > 0
     assert step.item() == 1.0
@@ -103,7 +103,7 @@ def test_trigonometry_on_the_device(name, store):
     b = cases.Build("trigonometry", (x.numel(),))
     value = b.load("x", torch.float32, b.at(1))
     b.store("out", torch.float32, b.at(1), getattr(b, name)(value))
-    loaded = LoadedKernel(build_triton({"k": emit_kernel(b.kernel(), None)}, environment([]), store)["k"])
+    loaded = LoadedKernel(build_triton({"k": emit_kernel(b.kernel(), ENV)}, environment([]), store)["k"])
     got = torch.empty_like(x, device="cuda")
     loaded.launch([x.cuda(), got])
     got = got.cpu()

@@ -10,8 +10,11 @@ from dynacompile.env import Env
 from dynacompile.ir.body import with_numbers
 from dynacompile.ir.normal import logistic, normal
 from dynacompile.ir.schedule import Kernel, KernelSource
+from dynacompile.ops.scalars import NEAREST
 
-__all__ = ["emit_kernel"]
+__all__ = ["emit_kernel", "is_exact"]
+
+ROUNDINGS = frozenset(NEAREST.values())
 
 
 def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
@@ -21,7 +24,14 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
     if kernel.call is not None:
         return emit_attention(kernel)
     source = emit_product(prepared(kernel)) if kernel.nest.is_product else emit_nest(prepared(kernel))
-    return replace(source, kernel=kernel)
+    return replace(source, kernel=kernel, exact=env.config.precise or is_exact(kernel))
+
+
+def is_exact(kernel: Kernel) -> bool:
+    """Whether numbers must be, to the last bit, those of eager, as what is rounded on its way is, or what others read from memory, as the greatest of some
+    numbers is. A product and a sum that are joined to one instruction lack the rounding between them, also that to 16 bits."""
+    body = kernel.nest.body
+    return any(op.name in ROUNDINGS or (op.name == "reduce" and op.attr in ("max", "min") and op.dtype.is_floating_point) for op in body)
 
 
 def prepared(kernel: Kernel) -> Kernel:

@@ -82,8 +82,8 @@ ROWS: dict[str, Row] = {
     "ndtr": Row(None, fast="ndtr_f32({0})"),
     "pow": Row("libdevice.pow({0}, {1})"),
     "atan2": Row("libdevice.atan2({0}, {1})"),
-    "floor": Row("tl.floor({0})", "{0}"),
-    "ceil": Row("tl.ceil({0})", "{0}"),
+    "floor": Row("floor_f32({0})", "{0}", wide="tl.floor({0})"),
+    "ceil": Row("ceil_f32({0})", "{0}", wide="tl.ceil({0})"),
     "trunc": Row("libdevice.trunc({0})", "{0}"),
     "round": Row("libdevice.rint({0})", "{0}"),
     "nearest_bf16": Row("nearest_bf16({0})"),
@@ -136,11 +136,11 @@ def sigmoid_f32(a):
     "tanh_f32": """
 @triton.jit
 def tanh_f32(a):
-    # to 2.5e-7: a polynomial near zero, where 1 - 2 / (1 + exp(2a)) would cancel
+    # to 2.5e-7: a polynomial near zero, where 1 - 2 / (1 + exp(2a)) would cancel; a factor, not a summand, keeps the sign of zero
     far = 1.0 - 2.0 * reciprocal(1.0 + power_of_two(a * 2.8853900817779268))
     s = a * a
     p = ((-0.005895142909139395 * s + 0.02079595811665058) * s - 0.053783826529979706) * s + 0.13331924378871918
-    return tl.where(s < 0.36, a + a * s * (p * s - 0.33333298563957214), far)
+    return tl.where(s < 0.36, a * (s * (p * s - 0.33333298563957214) + 1.0), far)
 """,
     "erf_f32": """
 @triton.jit
@@ -162,7 +162,21 @@ def erf_f32(a):
     p = p * s + 0.13408273458480835
     p = p * s + (-0.18010924756526947)
     p = p * s + 0.36073681712150574
-    return a * p
+    # a bound on the result, so that 1 + erf is a sum of its own: joined with the product, it would not be 0 far below 0
+    return tl.minimum(tl.maximum(a * p, -1.0, propagate_nan=tl.PropagateNan.ALL), 1.0, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "floor_f32": """
+@triton.jit
+def floor_f32(a):
+    # Triton's takes numbers below the normal ones for 0
+    whole = tl.floor(a)
+    return tl.where((whole == 0) & (a < 0), -1.0, whole)
+""",
+    "ceil_f32": """
+@triton.jit
+def ceil_f32(a):
+    whole = tl.ceil(a)
+    return tl.where((whole == 0) & (a > 0), 1.0, whole)
 """,
     "ndtr_f32": """
 @triton.jit
