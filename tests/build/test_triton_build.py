@@ -24,6 +24,7 @@ from dynacompile.env import Env
 from dynacompile.errors import BuildError
 from dynacompile.events import CacheLooked, KernelRefused, KernelTuned
 from dynacompile.ir.schedule import CudaKernel, KernelSource
+from tests.lower.tracing import ENV
 
 from ..codegen.product_cases import CASES as PRODUCTS
 from ..codegen.product_cases import fused
@@ -99,7 +100,7 @@ def test_a_refused_source_is_a_build_error_and_the_pool_lives_on(env, store):
 
 def test_a_worker_that_ended_is_replaced_and_one_that_crashes_twice_is_an_error():
     pool = WorkerPool(1)
-    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), ENV).candidates[0])
+    task = job(emit_kernel(CASES["scalar"](), ENV), emit_kernel(CASES["scalar"](), ENV).candidates[0])
     assert pool.compile([task])[0][0]["ok"]
     pool.workers[0].process.kill()
     pool.workers[0].process.wait()
@@ -116,7 +117,7 @@ def test_workers_that_all_ended_of_idleness_are_no_crash_of_the_job():
         pool.workers.append(Worker(process, tempfile.TemporaryFile()))
     for worker in pool.workers:
         worker.process.wait()
-    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), ENV).candidates[0])
+    task = job(emit_kernel(CASES["scalar"](), ENV), emit_kernel(CASES["scalar"](), ENV).candidates[0])
     assert pool.compile([task])[0][0]["ok"]
     pool.close()
 
@@ -124,7 +125,7 @@ def test_workers_that_all_ended_of_idleness_are_no_crash_of_the_job():
 def test_a_worker_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr(pools, "JOB_SECONDS", 2.0)
     pool = WorkerPool(1)
-    task = job(emit_kernel(CASES["scalar"](), None), emit_kernel(CASES["scalar"](), ENV).candidates[0])
+    task = job(emit_kernel(CASES["scalar"](), ENV), emit_kernel(CASES["scalar"](), ENV).candidates[0])
     with pytest.raises(BuildError, match="more than 2 s"):
         pool.compile([task | {"text": "import time\ntime.sleep(60)\n"}])
     assert not pool.workers
@@ -133,7 +134,7 @@ def test_a_worker_that_hangs_is_ended(monkeypatch):
 def test_importing_and_keying_start_no_process():
     pool = WorkerPool(1)
     assert not pool.workers
-    kernel_key(emit_kernel(chain(), None), emit_kernel(chain(), ENV).candidates[0])
+    kernel_key(emit_kernel(chain(), ENV), emit_kernel(chain(), ENV).candidates[0])
     assert not pool.workers
 
 

@@ -16,6 +16,7 @@ from dynacompile.codegen.triton import emit_kernel
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.events import KernelTuned
+from tests.lower.tracing import ENV
 
 from ..codegen import triton_cases as cases
 
