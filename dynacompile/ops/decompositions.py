@@ -32,10 +32,12 @@ def unsafe_view(x, size):
 
 @row(SHAPES, aten.split.Tensor, aten.unsafe_split.Tensor)
 def split(x, size, dim=0):
+    """Where sizes are symbolic the number of parts is a constant, and all but the last are as long as each other."""
     n = x.shape[dim]
     if size == 0:
         return [aten.slice.Tensor(x, dim, 0, n)]
-    return [aten.slice.Tensor(x, dim, start, min(start + size, n)) for start in range(0, max(n, 1), size)]
+    last = max(int((n + size - 1) // size), 1) - 1
+    return [aten.slice.Tensor(x, dim, i * size, (i + 1) * size if i < last else n) for i in range(last + 1)]
 
 
 @row(SHAPES, aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default)
