@@ -356,8 +356,9 @@ def refusal(node: Node) -> str | None:
 
 
 def kept_names(kind: type) -> list[str]:
-    """The attributes of a kind of node that give kept tensors."""
-    return [name for name in dir(kind) if name.startswith("_saved_")] + (["saved_tensors"] if hasattr(kind, "saved_tensors") else [])
+    """The attributes of a kind of node that give kept tensors. Those that give numbers are none of them: reading one makes a symbol a constant."""
+    own = [name for name in dir(kind) if name.startswith("_saved_") and hasattr(kind, f"_raw{name}")]
+    return own + (["saved_tensors"] if hasattr(kind, "saved_tensors") else [])
 
 
 def bits(number: int) -> tuple[int, ...]:
