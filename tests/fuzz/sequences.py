@@ -239,17 +239,19 @@ BATCHES = (1, 2, 3, 4, 6)
 MOST = 20_000  # elements of a tensor
 LARGEST = 1e4  # value of a tensor
 ALLOWED = 20
+BREAKS = {"data-dependent-shape"}  # of losses that look at what their operands hold: gaussian_nll_loss, ctc_loss
 CALLS = 4
 
 
 @dataclass(frozen=True)
 class Program:
-    """calls: batch, length and width of x, and the length of k. symbols: what `compile` is told of them."""
+    """calls: batch, length and width of x, and the length of k. symbols: what `compile` is told of them. differentiated: inputs have gradients."""
 
     seed: int
     source: str
     calls: tuple[tuple[int, int, int, int], ...]
     symbols: Any
+    differentiated: bool
 
     def function(self) -> Callable[..., Any]:
         space: dict[str, Any] = {"torch": torch, "F": F}
@@ -263,7 +265,8 @@ class Program:
         x, w, k = (torch.randn(size, generator=generator) for size in ((batch, length, width), (4096,), (batch, other, width)))
         i = torch.randint(32, (batch, length), generator=generator)
         n = torch.randint(1, length + 1, (batch,), generator=generator)
-        return {"x": x.to(dtype).requires_grad_(), "w": w.to(dtype).requires_grad_(), "i": i, "n": n, "k": k.to(dtype).requires_grad_()}
+        x, w, k = (t.to(dtype).requires_grad_(self.differentiated) for t in (x, w, k))
+        return {"x": x, "w": w, "i": i, "n": n, "k": k}
 
 
 def sizes(pick: random.Random, moves: tuple[int, ...]) -> tuple[tuple[int, int, int, int], ...]:
@@ -278,7 +281,8 @@ def sizes(pick: random.Random, moves: tuple[int, ...]) -> tuple[tuple[int, int, 
 
 def marks(moves: tuple[int, ...]) -> dict[str, dict[int, dict]]:
     """Of the dimensions that vary, as `compile` takes them."""
-    return {name: {dim: {} for dim, place in ((0, 0), (1, time)) if place in moves} for name, time in (("x", 1), ("i", 1), ("k", 3))}
+    places = {"x": (0, 1), "i": (0, 1), "n": (0,), "k": (0, 3)}
+    return {name: {dim: {} for dim, place in enumerate(of) if place in moves} for name, of in places.items()}
 
 
 class Writer:
@@ -317,7 +321,7 @@ def fits(value: torch.Tensor, sequence: bool) -> bool:
 def generate(seed: int) -> Program:
     pick = random.Random(seed)
     moves = pick.choice(((1, 3), (1, 3), (0, 1, 3), (0, 1, 3), (0, 1), (0,)))
-    plain = Program(seed, "", sizes(pick, moves), pick.choice((None, None, True, True, True, marks(moves))))
+    plain = Program(seed, "", sizes(pick, moves), pick.choice((None, None, True, True, True, marks(moves))), pick.random() < 0.85)
     writer, wanted = Writer(pick, plain), pick.randint(2, 5)
     with warnings.catch_warnings(), torch.random.fork_rng():
         warnings.simplefilter("ignore")
@@ -327,7 +331,7 @@ def generate(seed: int) -> Program:
         while not writer.add(pick.choice(ENDS)):
             pass
     body = "".join(f"    {line}\n" for line in writer.lines)
-    return Program(seed, f"def program(x, w, i, n, k):\n{body}    return r, t\n", plain.calls, plain.symbols)
+    return Program(seed, f"def program(x, w, i, n, k):\n{body}    return r, t\n", plain.calls, plain.symbols, plain.differentiated)
 
 
 def run(function: Callable, program: Program, call: int, dtype: torch.dtype) -> list[torch.Tensor | None]:
@@ -352,7 +356,7 @@ def check_program(program: Program, counts: Counter, backend: str = "default") -
             check_call(compiled, program, call, counts)
     finally:
         end()
-    broke = [event.reason for event in events if isinstance(event, (GraphBroke, FrameSkipped))]
+    broke = [event.reason for event in events if isinstance(event, (GraphBroke, FrameSkipped)) and event.code not in BREAKS]
     assert not broke, f"not one graph: {broke[0]}"
     entries = sum(isinstance(event, Compiled) for event in events)
     counts["entries"] += entries
