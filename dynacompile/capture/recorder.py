@@ -35,6 +35,7 @@ from dynacompile.ir.nodes import copy_node, new_node
 from dynacompile.ir.rounds import Again
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, is_wait
+from dynacompile.ops.composites import COMPOSITES, composite
 from dynacompile.ops.placed import Placing
 from dynacompile.ops.wrappers import is_wrapper
 from dynacompile.private.of_torch import FakeTensor
@@ -125,6 +126,8 @@ class Recorder(Inputs):
             raise unsupported("tensor-attribute", "as_strided beyond the elements of the tensor, into what else its storage has")
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
+        if target in COMPOSITES:
+            kind, target = composite(kind, target, fakes, fake_kwargs)
         if any(map(has_wide_int, (*fakes, *fake_kwargs.values()))):
             raise unsupported("unknown-operation", f"{target_name(target)} with an int of more than 64 bits")
         operands = tensors_in((fakes, fake_kwargs))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import dynacompile
 from tests.dynamic.varying import check_varying
 
 SIZES = ((3, 8), (4, 12), (2, 17), (6, 9))
@@ -45,3 +46,34 @@ def test_numbers_of_operators_that_follow_from_a_length_are_symbols(name):
 
 def test_a_convolution_of_one_element():
     check(lambda x: F.conv1d(x.mT, x.detach()[0, :1].unsqueeze(-1), padding=0).mT)
+
+
+COMPOSITES = {
+    "take_along_dim": lambda x: x.take_along_dim(x[..., 0].argsort(1)[..., None], 1),
+    "kron": lambda x: torch.kron(x[0], x[1, :1, :2]),
+    "linspace": lambda x: x * torch.linspace(-1, 2, x.shape[1])[:, None],
+    "max_pool1d": lambda x: F.max_pool1d(x.mT, 3, 2, padding=1, ceil_mode=True).mT,
+    "cross_entropy of probabilities": lambda x: F.cross_entropy(x.mT, x.detach().flip(1).softmax(-1).mT, label_smoothing=0.1),
+    "cross_entropy of rows": lambda x: F.cross_entropy(x.flatten(0, 1), x.detach().flatten(0, 1).softmax(-1)),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_functions_that_torch_takes_apart_by_numbers_are_one_entry(name):
+    check(COMPOSITES[name])
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["numbers", "symbols"])
+def test_pools_without_gradients_lie_in_order(dynamic):
+    pool = torch.nn.MaxPool1d(3, 2, 1)
+    calls = [(torch.randn(2, length, 8),) for length in ((9,) if not dynamic else (9, 12))]
+    check_varying(lambda x: pool(x.mT), calls, 1, backend="default", dynamic=dynamic, options={"reference": True})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_evenly_spaced_numbers_are_those_of_eager(dtype):
+    compiled = dynacompile.compile(lambda n: torch.linspace(-0.3, 1.7, n, dtype=dtype), dynamic=True, isolate_recompiles=True, options={"reference": True})
+    for steps in (7, 2, 1, 3, 100):
+        made, want = compiled(steps), torch.linspace(-0.3, 1.7, steps, dtype=dtype)
+        assert made.dtype == dtype
+        torch.testing.assert_close(made, want, rtol=1e-6 if dtype == torch.float32 else 1e-14, atol=1e-7 if dtype == torch.float32 else 1e-15)

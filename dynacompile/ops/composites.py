@@ -1,0 +1,118 @@
+"""Functions of torch that its own code takes apart by numbers, taken apart by symbols: along symbolic sizes they would have an entry for each size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+
+def take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int) -> torch.Tensor:
+    """Both are broadcast but along `dim`."""
+    places = torch.broadcast_shapes(changed(input.shape, dim, indices.shape), indices.shape)
+    elements = torch.broadcast_shapes(changed(indices.shape, dim, input.shape), input.shape)
+    return torch.gather(input.broadcast_to(elements), dim, indices.broadcast_to(places))
+
+
+def changed(shape: Sequence[Any], dim: int, other: Sequence[Any]) -> list[Any]:
+    """`shape` with the size of `other` along `dim`."""
+    made = list(shape)
+    made[dim] = other[dim]
+    return made
+
+
+def kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    rank = max(input.dim(), other.dim())
+    rows, columns = ((1,) * (rank - t.dim()) + tuple(t.shape) for t in (input, other))
+    left, right = [n for size in rows for n in (size, 1)], [n for size in columns for n in (1, size)]
+    return (input.reshape(left) * other.reshape(right)).reshape([a * b for a, b in zip(rows, columns, strict=True)])
+
+
+def linspace(start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+    """As ATen counts: up from `start` in the first half, and down from `end` in the second."""
+    dtype = dtype or torch.get_default_dtype()
+    first, last = (torch.full((), n, dtype=dtype, device=device) for n in (start, end))
+    step = (last - first) / torch.sym_max(steps - 1, 1)
+    place = torch.arange(steps, device=device)
+    return torch.where(place < torch.sym_max(steps // 2, 1), first + step * place.to(dtype), last - step * (steps - 1 - place).to(dtype))
+
+
+def max_pool1d(
+    input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False
+) -> torch.Tensor:
+    """What ATen does where there are gradients: it pools over two dimensions, one of them of one element."""
+    steps = None if stride is None or stride == () else (1, number(stride))
+    kernel, around, apart = (1, number(kernel_size)), (0, number(padding)), (1, number(dilation))
+    return F.max_pool2d(input.unsqueeze(-2), kernel, steps, around, apart, ceil_mode).squeeze(-2)
+
+
+def max_pool1d_in_order(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """What it does on CPUs where there are none: the result lies in order, however `input` lies."""
+    return max_pool1d(*args, **kwargs).contiguous()
+
+
+def number(given: Any) -> Any:
+    return given[0] if isinstance(given, (tuple, list)) else given
+
+
+def cross_entropy(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Of probabilities: the mean over all but classes is the sum by their number."""
+    total = F.cross_entropy(input, target, *args, **{**kwargs, "reduction": "sum"})
+    classes = input.shape[1 if input.dim() > 1 else 0]
+    return total / (input.numel() // classes)
+
+
+def is_symbolic(value: Any) -> bool:
+    return isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape))
+
+
+def of_take_along_dim(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
+    taken = any(map(is_symbolic, args)) and isinstance(dim, int) and "out" not in kwargs and args[0].dim() == args[-1 if len(args) == 2 else 1].dim() > 0
+    return take_along_dim if taken and len(args) >= 2 else None
+
+
+def of_kron(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return kron if len(args) == 2 and not kwargs and any(map(is_symbolic, args)) else None
+
+
+def of_linspace(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    dtype = kwargs.get("dtype") or torch.get_default_dtype()
+    plain = len(args) == 3 and kwargs.keys() <= {"dtype", "device"} and not any(isinstance(n, torch.Tensor) for n in args)
+    return linspace if plain and dtype in (torch.float32, torch.float64) and isinstance(args[2], torch.SymInt) else None
+
+
+def of_max_pool1d(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    x = args[0] if args else kwargs.get("input")
+    if not isinstance(x, torch.Tensor) or x.dim() not in (2, 3) or not x.is_floating_point() or len(args) > 6 or kwargs.get("return_indices"):
+        return None
+    if x.device.type == "cpu" and not (x.requires_grad and torch.is_grad_enabled()):
+        return max_pool1d_in_order
+    return max_pool1d if is_symbolic(x) else None
+
+
+def of_cross_entropy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    x, target = args[:2] if len(args) == 2 else (None, None)
+    taken = isinstance(target, torch.Tensor) and target.is_floating_point() and kwargs.keys() <= {"weight", "label_smoothing", "reduction"}
+    return cross_entropy if taken and is_symbolic(x) and kwargs.get("reduction", "mean") == "mean" else None
+
+
+COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
+    torch.take_along_dim: of_take_along_dim,
+    "take_along_dim": of_take_along_dim,
+    torch.kron: of_kron,
+    "kron": of_kron,
+    torch.linspace: of_linspace,
+    torch.max_pool1d: of_max_pool1d,
+    F.max_pool1d: of_max_pool1d,
+    F.cross_entropy: of_cross_entropy,
+}
+"""By function, or name of a method: what is to be called in its stead for some arguments; None: the function itself."""
+
+
+def composite(kind: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """Kind and target of the operation to record: torch's own, or one of these functions."""
+    chosen = COMPOSITES[target](args, kwargs) if target in COMPOSITES else None
+    return (kind, target) if chosen is None else ("call_function", chosen)
