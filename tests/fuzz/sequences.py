@@ -279,10 +279,10 @@ def sizes(pick: random.Random, moves: tuple[int, ...]) -> tuple[tuple[int, int, 
     return tuple(tuple(size) for size in found)  # type: ignore[misc]
 
 
-def marks(moves: tuple[int, ...]) -> dict[str, dict[int, dict]]:
+def marks(moves: set[int]) -> dict[str, dict[int, dict]]:
     """Of the dimensions that vary, as `compile` takes them."""
     places = {"x": (0, 1), "i": (0, 1), "n": (0,), "k": (0, 3)}
-    return {name: {dim: {} for dim, place in enumerate(of) if place in moves} for name, of in places.items()}
+    return {name: {dim: {} for dim, place in enumerate(of) if place in moves} for name, of in places.items() if moves & set(of)}
 
 
 class Writer:
@@ -321,7 +321,7 @@ def fits(value: torch.Tensor, sequence: bool) -> bool:
 def generate(seed: int) -> Program:
     pick = random.Random(seed)
     moves = pick.choice(((1, 3), (1, 3), (0, 1, 3), (0, 1, 3), (0, 1), (0,)))
-    plain = Program(seed, "", sizes(pick, moves), pick.choice((None, None, True, True, True, marks(moves))), pick.random() < 0.85)
+    plain = Program(seed, "", sizes(pick, moves), pick.choice((None, None, True, True, True, marks(set(moves)))), pick.random() < 0.85)
     writer, wanted = Writer(pick, plain), pick.randint(2, 5)
     with warnings.catch_warnings(), torch.random.fork_rng():
         warnings.simplefilter("ignore")
