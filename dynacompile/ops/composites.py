@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,6 +65,11 @@ def cross_entropy(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwarg
     return total / (input.numel() // classes)
 
 
+def power(input: torch.Tensor, exponent: float) -> torch.Tensor:
+    """The gradient of a tensor to a number asks what the number is; that to a tensor does not."""
+    return torch.pow(input, torch.full((), exponent, dtype=input.dtype, device=input.device))
+
+
 def is_symbolic(value: Any) -> bool:
     return isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape))
 
@@ -99,6 +105,11 @@ def of_cross_entropy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return cross_entropy if taken and is_symbolic(x) and kwargs.get("reduction", "mean") == "mean" else None
 
 
+def of_power(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    taken = len(args) == 2 and not kwargs and isinstance(args[0], torch.Tensor) and isinstance(args[1], (torch.SymInt, torch.SymFloat))
+    return power if taken and args[0].requires_grad and args[0].is_floating_point() and torch.is_grad_enabled() else None
+
+
 COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     torch.take_along_dim: of_take_along_dim,
     "take_along_dim": of_take_along_dim,
@@ -108,6 +119,7 @@ COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     torch.max_pool1d: of_max_pool1d,
     F.max_pool1d: of_max_pool1d,
     F.cross_entropy: of_cross_entropy,
+    **dict.fromkeys((torch.pow, operator.pow, "pow", "__pow__"), of_power),
 }
 """By function, or name of a method: what is to be called in its stead for some arguments; None: the function itself."""
 
