@@ -78,3 +78,14 @@ def test_evenly_spaced_numbers_are_those_of_eager(dtype):
         made, want = compiled(steps), torch.linspace(-0.3, 1.7, steps, dtype=dtype)
         assert made.dtype == dtype
         torch.testing.assert_close(made, want, rtol=1e-6 if dtype == torch.float32 else 1e-14, atol=1e-7 if dtype == torch.float32 else 1e-15)
+
+
+def test_a_backward_whose_sizes_follow_from_no_input_knows_them():
+    def program(x, w, i):
+        t = (torch.where(x > 0, x, x.flip(1)).unfold(1, 2, 2) * w[:2]).sum(-1)
+        t = torch.stack([(t[b] @ w[:64].view(8, 8)) * 0.3 for b in range(t.shape[0])])
+        chosen = i[:, : t.shape[1]] % 8
+        return F.cross_entropy(t[:, :-1].flatten(0, 1), chosen[:, 1:].flatten()), t
+
+    calls = [(torch.randn(1, n, 8, requires_grad=True), torch.randn(4096, requires_grad=True), torch.randint(32, (1, n))) for n in (17, 16, 5, 17)]
+    check_varying(program, calls, 2, backend="default", dynamic=True, options={"reference": True})
