@@ -93,7 +93,7 @@ Geometry Program::geometry(int32_t slot, const CallSizes& call) const {
 
 CallSizes Program::measure(c10::TensorImpl* const* given, const int64_t* integers) const {
     CallSizes call;
-    if (!sizes.any() && symbolic.empty()) return call;
+    if (!varies()) return call;
     sizes.measure(given, integers, call);
     const Extent* next = extents.data();
     for (int32_t slot : symbolic) {

@@ -161,6 +161,8 @@ public:
     void run(c10::TensorImpl* const* inputs, at::Tensor* outputs, const CallSizes& call, Holder* holder = nullptr) const;
     // Goes on with a run at a step, 0 at first, up to the next step that gives outputs, or to the end. Returns that step, or the number of steps.
     size_t run_part(Frame& frame, size_t from) const;
+    // Whether calls have sizes of their own: symbols that inputs give, or buffers whose sizes are expressions.
+    bool varies() const { return sizes.any() || !symbolic.empty(); }
     // The sizes of a call; integers: by input, where inputs are numbers.
     CallSizes measure(c10::TensorImpl* const* inputs, const int64_t* integers) const;
     // Raises a Python error unless `tensor` has the geometry of input `index`.

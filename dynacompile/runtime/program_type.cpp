@@ -48,7 +48,7 @@ PyObject* call_program(PyObject* self, PyObject* const* args, size_t flags, PyOb
             raise(PyExc_TypeError, "the program takes " + std::to_string(program.inputs.size()) + " inputs, not " + std::to_string(count));
         c10::SmallVector<c10::TensorImpl*, 16> impls(count, static_cast<c10::TensorImpl*>(nullptr));
         CallSizes call;
-        if (program.sizes.any()) {
+        if (program.varies()) {
             for (size_t i = 0; i < count; ++i) impls[i] = is_tensor(args[i]) ? impl_of(args[i]) : nullptr;
             call = program.measure(impls.data(), integers_of(program, args).data());
         }
