@@ -1,4 +1,5 @@
-"""Functions of torch that its own code takes apart by numbers, taken apart by symbols: along symbolic sizes they would have an entry for each size."""
+"""Functions of torch that its own code takes apart by numbers, or by elements of tensors, taken apart by symbols. Along symbolic sizes the former would have an
+entry for each size, and the latter break the graph."""
 
 from __future__ import annotations
 
@@ -65,6 +66,22 @@ def cross_entropy(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwarg
     return total / (input.numel() // classes)
 
 
+def cov(input: torch.Tensor, *, correction: int = 1) -> torch.Tensor:
+    """[variables, observations], or observations of one variable -> [variables, variables], or a number; the divisor is positive."""
+    rows = input if input.dim() == 2 else input.view(1, -1)
+    apart = rows - (rows.sum(1) / rows.shape[1]).unsqueeze(1)
+    return (apart @ apart.t().conj() / (rows.shape[1] - correction)).squeeze()
+
+
+def corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """[variables, observations], or observations of one variable -> [variables, variables], or a number."""
+    covariance = cov(input)
+    if covariance.dim() == 0:
+        return covariance / covariance
+    deviations = covariance.diag().sqrt()
+    return (covariance / deviations.unsqueeze(1) / deviations.unsqueeze(0)).clip(-1, 1)
+
+
 def power(input: torch.Tensor, exponent: float) -> torch.Tensor:
     """The gradient of a tensor to a number asks what the number is; that to a tensor does not."""
     return torch.pow(input, torch.full((), exponent, dtype=input.dtype, device=input.device))
@@ -110,12 +127,29 @@ def of_power(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return power if taken and args[0].requires_grad and args[0].is_floating_point() and torch.is_grad_enabled() else None
 
 
+def of_cov(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return cov if len(args) == 1 and kwargs.keys() <= {"correction"} and has_observations(args[0], kwargs.get("correction", 1)) else None
+
+
+def of_corrcoef(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return corrcoef if len(args) == 1 and not kwargs and has_observations(args[0], 1) else None
+
+
+def has_observations(x: Any, correction: Any) -> bool:
+    """More than the correction, which torch warns of otherwise."""
+    return isinstance(x, torch.Tensor) and x.dim() in (1, 2) and x.is_floating_point() and isinstance(correction, int) and bool(x.shape[-1] > correction)
+
+
 COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     torch.take_along_dim: of_take_along_dim,
     "take_along_dim": of_take_along_dim,
     torch.kron: of_kron,
     "kron": of_kron,
     torch.linspace: of_linspace,
+    torch.cov: of_cov,
+    "cov": of_cov,
+    torch.corrcoef: of_corrcoef,
+    "corrcoef": of_corrcoef,
     torch.max_pool1d: of_max_pool1d,
     F.max_pool1d: of_max_pool1d,
     F.cross_entropy: of_cross_entropy,

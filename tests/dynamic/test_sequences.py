@@ -55,6 +55,8 @@ COMPOSITES = {
     "max_pool1d": lambda x: F.max_pool1d(x.mT, 3, 2, padding=1, ceil_mode=True).mT,
     "cross_entropy of probabilities": lambda x: F.cross_entropy(x.mT, x.detach().flip(1).softmax(-1).mT, label_smoothing=0.1),
     "power": lambda x: x.abs() ** (1 / x.shape[1]) + x.pow(x.shape[1]) + torch.pow(x.exp(), x.shape[1] / 7),
+    "cov": lambda x: torch.cov(x[0].t(), correction=2) + x[1].t().cov(),
+    "corrcoef": lambda x: torch.corrcoef(x[0].t()) * x[0, :, 0].cov() + x[1, :, 1].corrcoef(),
     "cross_entropy of rows": lambda x: F.cross_entropy(x.flatten(0, 1), x.detach().flatten(0, 1).softmax(-1)),
 }
 
