@@ -20,7 +20,23 @@ from tests.asked import asked
 from tests.codegen.interpreted import interpret
 from tests.lower.tracing import trace
 
-from .triton_cases import BF16, CASES, F32, WALKED, Build, assert_same, chain, columns_sum, layer_norm, oracle, signed_zero, softmax, storages, transpose
+from .triton_cases import (
+    BF16,
+    CASES,
+    F32,
+    WALKED,
+    Build,
+    assert_same,
+    chain,
+    columns_sum,
+    layer_norm,
+    named_as_called,
+    oracle,
+    signed_zero,
+    softmax,
+    storages,
+    transpose,
+)
 
 ENV = Env(CompileConfig(), lambda event: None, "test", -1, Path("unused"))
 
@@ -74,6 +90,13 @@ def test_minus_zero_is_no_literal():
     assert "-0.0" not in emit_kernel(signed_zero(), ENV).text
 
 
+def test_no_kernel_hides_a_function_that_it_calls():
+    source = emit_kernel(named_as_called(), ENV)
+    assert source.entry == "remainder_kernel" and "= remainder(" in source.text
+    assert source.text.count("def remainder(") == source.text.count("def remainder_kernel(") == 1
+    assert emit_kernel(chain(), ENV).entry == "mul_add_sigmoid_gelu"
+
+
 def test_text_is_deterministic_and_says_where_it_comes_from():
     one, other = emit_kernel(chain(), ENV), emit_kernel(chain(), ENV)
     assert one.text == other.text
@@ -120,6 +143,15 @@ def test_indices_beyond_int32_are_64_bit():
     assert "tl.int64" not in emit_kernel(chain(1 << 30), ENV).text
     assert "tl.program_id(0).to(tl.int64)" in emit_kernel(chain(1 << 31), ENV).text
     assert "tl.program_id(0).to(tl.int64)" in emit_kernel(softmax(1 << 20, 4096), ENV).text
+
+
+def test_the_last_block_is_found_in_64_bits():
+    """In 32 bits the place of a block's end beyond them would be negative, and the last block taken for one that lies within the kernel's points."""
+    for size in (2**31 - 1, 2**31 + 3, 2**32 + 5):
+        source = emit_kernel(chain(size, BF16), ENV)
+        assert source.wide
+        (line,) = [line for line in source.text.splitlines() if line.strip().startswith("if ")]
+        assert line.strip() == f"if (tl.program_id(0).to(tl.int64)) * XBLOCK + XBLOCK <= {size}:"
 
 
 def test_grids_cover_every_point():

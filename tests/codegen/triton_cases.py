@@ -197,6 +197,13 @@ def chain(n: int = 1000, dtype: torch.dtype = F32) -> Kernel:
     return b.kernel()
 
 
+def named_as_called(n: int = 100) -> Kernel:
+    """A kernel that is named as a device function that it calls."""
+    b = Build("remainder", (n,))
+    b.store("out", F32, b.at(1), b.mod(b.load("x", F32, b.at(1)), b.load("y", F32, b.at(1))))
+    return b.kernel()
+
+
 def signed_zero(n: int = 100) -> Kernel:
     """A constant -0.0, whose sign a quotient shows."""
     b = Build("minus_zero", (n,))
@@ -447,6 +454,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "layer_norm_parts": lambda: layer_norm(7, 768),
     "softmax_parts": lambda: softmax(3, 640, BF16),
     "parts": parts,
+    "named_as_called": named_as_called,
     "chain_peeled": lambda: chain(66001, BF16),
     "lines_peeled": lambda: broadcast(17, 4097),
     "softmax_peeled": lambda: softmax(2, 40001, BF16),

@@ -13,12 +13,13 @@ import torch
 from dynacompile.codegen.triton.attention_bodies import BodyFunction, Derivative, device_function
 from dynacompile.codegen.triton.attention_tiles import Shape, candidates_for, padded
 from dynacompile.codegen.triton.emit import HEADER, LIBDEVICE, device_functions, user_line
+from dynacompile.codegen.triton.names import entry_of
 from dynacompile.ir.calls import Call
 from dynacompile.ir.extents import LIMIT, ceil_div, example_reach
 from dynacompile.ir.index import Extent, Index, extent, hint
 from dynacompile.ir.loops import Buffer
 from dynacompile.ir.schedule import Candidate, Kernel
-from dynacompile.quoting import comment, identifier
+from dynacompile.quoting import comment
 
 LOG2E, LN2 = 1.4426950408889634, 0.6931471805599453
 HALVES = (torch.bfloat16, torch.float16)
@@ -74,7 +75,7 @@ class AttentionText:
     outputs: tuple[str, ...] = ()
 
     def __init__(self, kernel: Kernel, call: Call):
-        self.kernel, self.call, self.entry = kernel, call, identifier(kernel.name)
+        self.kernel, self.call, self.entry = kernel, call, entry_of(kernel)
         self.pointers = pointer_names(kernel, call, self.roles, self.outputs)
         views = {role: call.argument(role) for role in self.roles}
         views |= {role: call.view(name) for role, name in zip(self.outputs, call.step.outputs) if name is not None}

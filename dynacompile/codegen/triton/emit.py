@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import indent
 
 import dynacompile.codegen.triton.scalars as scalars
+from dynacompile.codegen.triton.names import entry_of
 from dynacompile.codegen.triton.scans import is_reverse, scan_in_loop
 from dynacompile.codegen.triton.tiles import Tiling, choose_tiling
 from dynacompile.codegen.triton.values import Values
@@ -17,7 +18,7 @@ from dynacompile.errors import Unsupported, VerifyError
 from dynacompile.ir.index import Index, atom, hint
 from dynacompile.ir.loops import Access, Axis, Nest, Op
 from dynacompile.ir.schedule import Kernel, KernelSource
-from dynacompile.quoting import comment, identifier
+from dynacompile.quoting import comment
 
 HEADER = "import triton\nimport triton.language as tl\n"
 LIST_TABLES = ("list_blocks", "list_numbers", "list_pointers")
@@ -73,7 +74,7 @@ class Emitter:
     def __init__(self, kernel: Kernel, tiling: Tiling):
         self.kernel, self.nest, self.tiling = kernel, kernel.nest, tiling
         self.dims = {d.name: d for d in tiling.dims}
-        self.entry = identifier(kernel.name)
+        self.entry = entry_of(kernel)
         self.values = Values(kernel, tiling)
         self.level, self.phase = self.values.level, self.values.phase
 
@@ -107,7 +108,7 @@ class Emitter:
         """Tile indices, masks, and the axes that they are taken apart into."""
         wide = ".to(tl.int64)" if self.tiling.wide else ""
         lines = self.member(wide) if self.kernel.is_list else []
-        program = f"tl.program_id(0){wide}" if not self.kernel.is_list else "pid"
+        program = self.program() if not self.kernel.is_list else "pid"
         parallel = [d for d in self.tiling.dims if d.name != "r" and not self.tiling.rows]
         origin = {d.name: program for d in parallel}
         if len(parallel) == 2:
@@ -133,8 +134,12 @@ class Emitter:
             if not self.tiling.looped:
                 lines += self.mask_line("r")
         if self.tiling.rows:
-            lines.append(f"pid = tl.program_id(0){wide}")
+            lines.append(f"pid = {self.program()}")
         return lines + self.axis_lines([d.name for d in self.tiling.dims if d in parallel or (d.name == "r" and not self.tiling.looped)])
+
+    def program(self) -> str:
+        """The number of a program, of as many bits as what is computed of it."""
+        return "tl.program_id(0)" + (".to(tl.int64)" if self.tiling.wide else "")
 
     def member(self, wide: str) -> list[str]:
         """What this program's member of the list is, its numbers, and its pointers."""
@@ -177,9 +182,9 @@ class Emitter:
         peeled = self.tiling.peeled
         if not peeled:
             return lines
-        columns = "pid % " + self.columns() if len(self.tiling.dims) == 2 else "pid" if self.kernel.is_list else "tl.program_id(0)"
+        place = "pid % " + self.columns() if len(self.tiling.dims) == 2 else "pid" if self.kernel.is_list else self.program()
         whole, part = ([f"    {line}" for line in [*self.mask_line(peeled, w), *lines]] for w in (True, False))
-        return [f"if ({columns}) * XBLOCK + XBLOCK <= {self.dims[peeled].size}:", *whole, "else:", *part]
+        return [f"if ({place}) * XBLOCK + XBLOCK <= {self.dims[peeled].size}:", *whole, "else:", *part]
 
     def columns(self) -> str:
         """Blocks along the inner of two dimensions."""

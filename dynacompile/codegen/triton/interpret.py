@@ -34,7 +34,7 @@ def required(inside: torch.Tensor) -> torch.Tensor:
     return inside
 
 
-OURS = ("range", "associative_scan", "cumsum", "cumprod")  # of tl: what we do otherwise
+OURS = {"range": "range", **{name: f"our_{name}" for name in ("associative_scan", "cumsum", "cumprod")}}  # of tl: what we do otherwise
 DEVICE_FUNCTIONS: dict[str, Callable] = {  # those that are inline assembly, or that the interpreter does otherwise
     "require": required,
     "nearest_bf16": lambda a: a.bfloat16().float(),
@@ -51,8 +51,8 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise RuntimeError("TRITON_INTERPRET=1 must be set before Triton is imported")
     name = f"<{entry}>"
-    for function in OURS:
-        text = text.replace(f"tl.{function}(", f"{function}(")
+    for function, ours in OURS.items():
+        text = text.replace(f"tl.{function}(", f"{ours}(")
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     module: dict = {"__name__": entry}
     exec(compile(text, name, "exec"), module)  # our own text
@@ -60,9 +60,9 @@ def run(text: str, entry: str, blocks: dict[str, int], grid: tuple[int, int, int
         tl = module["tl"]
         module["libdevice"] = SimpleNamespace(**{n: lift(f, tl) for n, f in LIBDEVICE.items()})
     module["range"] = numbers
-    module["associative_scan"] = scan = scanning(module["tl"])
-    module["cumsum"] = lambda x, axis, reverse=False: scan(x, axis, operator.add, reverse)
-    module["cumprod"] = lambda x, axis, reverse=False: scan(x, axis, operator.mul, reverse)
+    module["our_associative_scan"] = scan = scanning(module["tl"])
+    module["our_cumsum"] = lambda x, axis, reverse=False: scan(x, axis, operator.add, reverse)
+    module["our_cumprod"] = lambda x, axis, reverse=False: scan(x, axis, operator.mul, reverse)
     for name in DEVICE_FUNCTIONS.keys() & module.keys():
         module[name] = lift(DEVICE_FUNCTIONS[name], module["tl"])
     for name in {

@@ -19,13 +19,14 @@ import dynacompile.codegen.triton.scalars as scalars
 from dynacompile.codegen.triton.emit import HEADER, LIBDEVICE, device_functions, user_line
 from dynacompile.codegen.triton.indexing import Dim, needs_int64
 from dynacompile.codegen.triton.matrices import Operand, axes_of, operands_of, pair_of, results_of
+from dynacompile.codegen.triton.names import entry_of
 from dynacompile.codegen.triton.tiles import Tiling, indices
 from dynacompile.codegen.triton.values import Values
 from dynacompile.errors import Unsupported
 from dynacompile.ir.extents import ceil_div
 from dynacompile.ir.loops import Nest
 from dynacompile.ir.schedule import Candidate, Kernel, KernelSource
-from dynacompile.quoting import comment, identifier
+from dynacompile.quoting import comment
 
 PROCESSORS = 132  # of the largest present GPU
 SHALLOW = 1024  # longest sum of a product that spends so little time in it that two programs on a processor, one in its epilogue, are faster
@@ -133,7 +134,7 @@ class ProductEmitter:
 
     def __init__(self, kernel: Kernel, tiling: Tiling, operands: list[Operand], products: list[tuple[int, int, int]]):
         self.kernel, self.nest, self.tiling, self.operands, self.products = kernel, kernel.nest, tiling, operands, products
-        self.entry = identifier(kernel.name)
+        self.entry = entry_of(kernel)
         self.values = Values(kernel, tiling)
         self.m, self.n = tiling.dims
         self.b = tiling.outer[0] if tiling.outer else None

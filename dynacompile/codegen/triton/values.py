@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import keyword
-
 import torch
 
 import dynacompile.codegen.triton.reductions as reductions
 import dynacompile.codegen.triton.scalars as scalars
 from dynacompile.codegen.triton.indexing import Dim, Indexer
+from dynacompile.codegen.triton.names import RESERVED, entry_of
 from dynacompile.codegen.triton.parts import Parts
 from dynacompile.codegen.triton.scans import joined_scans, scan
 from dynacompile.codegen.triton.tiles import Tiling, op_phases
@@ -19,10 +18,6 @@ from dynacompile.ir.loops import Access, Nest, Op, levels
 from dynacompile.ir.ranges import Range, fits, narrow, products, ranges
 from dynacompile.ir.schedule import Kernel
 from dynacompile.quoting import identifier
-
-TILE = {"x", "y", "r", "row", "r_base", "x_start", "x_base", "xmask", "ymask", "rmask", "pid", "start", "turn", "b"}
-LIST = {"member", "list_blocks", "list_numbers", "list_pointers"}
-RESERVED = {"tl", "triton", "libdevice", "range", "float", *TILE, *LIST, *scalars.DEVICE_FUNCTIONS, *keyword.kwlist}
 
 
 class Values:
@@ -39,7 +34,7 @@ class Values:
         self.phase = op_phases(self.nest, self.online)
         self.joined = joined_scans(self.nest)
         self.dims = {d.name: d for d in tiling.dims}
-        self.entry = identifier(kernel.name)
+        self.entry = entry_of(kernel)
         self.taken = set(RESERVED) | {self.entry}
         self.taken |= {a.var.name for a in self.nest.axes} | {s.name for s in self.nest.symbols()}
         self.pointers = {p.name: self.fresh(f"{identifier(p.name)}_ptr") for p in kernel.params}
