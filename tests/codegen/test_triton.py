@@ -29,6 +29,7 @@ from .triton_cases import (
     assert_same,
     chain,
     columns_sum,
+    edges,
     layer_norm,
     named_as_called,
     oracle,
@@ -95,6 +96,13 @@ def test_no_kernel_hides_a_function_that_it_calls():
     assert source.entry == "remainder_kernel" and "= remainder(" in source.text
     assert source.text.count("def remainder(") == source.text.count("def remainder_kernel(") == 1
     assert emit_kernel(chain(), ENV).entry == "mul_add_sigmoid_gelu"
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_quotients_are_exact_where_their_last_bit_decides(dtype):
+    text = emit_kernel(edges(dtype=dtype), ENV).text
+    assert "tl.div_rn(" in text and "split_reciprocal" not in text
+    assert "tl.div_rn(" not in emit_kernel(softmax(300, 64, dtype), ENV).text.split("@triton.jit")[-1]
 
 
 def test_text_is_deterministic_and_says_where_it_comes_from():

@@ -204,6 +204,15 @@ def named_as_called(n: int = 100) -> Kernel:
     return b.kernel()
 
 
+def edges(n: int = 64, dtype: torch.dtype = F32) -> Kernel:
+    """Numbers of a row by the greatest one, rounded down and compared with 1: the product with 1 / 41 of 41 is less than that."""
+    b = Build("amax_div_floor", (300,), (n,))
+    whole = b.floor(b.mul(b.abs(b.load("x", dtype, b.at(n, 1))), b.const(99.0)))
+    share = b.truediv(whole, b.reduce("max", whole))
+    b.store("greatest", dtype, b.at(n, 1), b.where(b.eq(share, b.const(1.0)), b.const(2.0), b.floor(b.mul(share, b.const(3.0)))))
+    return b.kernel()
+
+
 def signed_zero(n: int = 100) -> Kernel:
     """A constant -0.0, whose sign a quotient shows."""
     b = Build("minus_zero", (n,))
@@ -455,6 +464,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "softmax_parts": lambda: softmax(3, 640, BF16),
     "parts": parts,
     "named_as_called": named_as_called,
+    "edges": edges,
     "chain_peeled": lambda: chain(66001, BF16),
     "lines_peeled": lambda: broadcast(17, 4097),
     "softmax_peeled": lambda: softmax(2, 40001, BF16),

@@ -6,6 +6,7 @@ import torch
 
 import dynacompile.codegen.triton.reductions as reductions
 import dynacompile.codegen.triton.scalars as scalars
+from dynacompile.codegen.triton.edges import at_edges
 from dynacompile.codegen.triton.indexing import Dim, Indexer
 from dynacompile.codegen.triton.names import RESERVED, entry_of
 from dynacompile.codegen.triton.parts import Parts
@@ -51,6 +52,7 @@ class Values:
         self.evict = ""
         self.unfenced = False
         self.fast = rounds_to_16_bits(self.nest, self.dtypes)
+        self.at_edges = at_edges(self.nest)
         self.memory = {p.name: p.range for p in kernel.params if p.range is not None}
         self.narrow = narrow(self.nest.body, self.memory)
         """Of int64, computed in 32 bits. Who uses such a value elsewhere widens it."""
@@ -118,7 +120,7 @@ class Values:
                 return self.divide_row(i, op)
             if op.name == "uniform" and (element := self.drawn_by_fours(op)):
                 return [f"{self.name(i)} = uniform_by_fours({self.argument(op.args[0])}, {element}, {self.argument(op.args[2])})"]
-            template, infix = scalars.row(op.name, dtype, self.fast)
+            template, infix = scalars.row(op.name, dtype, self.fast and not (op.name == "truediv" and i in self.at_edges))
             literals = infix and any(self.nest.body[a].name != "constant" for a in op.args)
             text = template.format(*(self.argument(a, literals) for a in op.args), bits=scalars.BITS.get(dtype, 0))
         return [f"{self.name(i)} = {text}", *self.note_indirect(i)]
@@ -176,9 +178,9 @@ class Values:
         return self.shape(frozenset(d.name for d in self.tiling.dims))
 
     def divides_row(self, i: int, op: Op) -> bool:
-        """True where every point of a row is divided by the row's own number."""
+        """True where every point of a row is divided by the row's own number, and nothing depends on the last bit."""
         divisor = op.args[1]
-        return op.dtype == torch.float32 and self.level[i] == "r" and self.level[divisor] == "x" and bool(self.shapes[divisor])
+        return i not in self.at_edges and op.dtype == torch.float32 and self.level[i] == "r" and self.level[divisor] == "x" and bool(self.shapes[divisor])
 
     def divide_row(self, i: int, op: Op) -> list[str]:
         value, divisor = (self.argument(a) for a in op.args)
