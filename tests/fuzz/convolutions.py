@@ -340,12 +340,13 @@ class Run:
         return {**{name: None if t is None else t.detach() for name, t in told.items()}, "seen": self.module.seen}
 
 
-def check_program(program: Program, counts: Counter, device: str = "cpu") -> None:
-    """Raises AssertionError for what differs from eager."""
+def check_program(program: Program, counts: Counter, device: str = "cpu", **more: object) -> None:
+    """Raises AssertionError for what differs from eager. more: options of `compile`."""
     dynacompile.reset()
     eager = program.module(device)
     exact, module = copy.deepcopy(eager).double().cpu(), copy.deepcopy(eager)
-    function = dynacompile.compile(module, isolate_recompiles=True, dynamic=program.symbols, options={"fallback": "none", "verify": True})
+    options = {"fallback": "none", "verify": True, **more}
+    function = dynacompile.compile(module, isolate_recompiles=True, dynamic=program.symbols, options=options)
     left: list[str] = []
     end = dynacompile.subscribe(lambda event: left.append(getattr(event, "reason", "a limit")) if isinstance(event, LEFT) else None)
     runs = Run(program, eager, eager, device), Run(program, module, function, device), Run(program, exact, exact, "cpu", True)

@@ -132,10 +132,10 @@ def run(function: Callable, program: Program, call: int, dtype: torch.dtype, dev
     return [*made, x.grad, w.grad]
 
 
-def check_program(program: Program, counts: Counter, device: str = "cpu") -> None:
-    """Raises AssertionError for what differs from eager."""
+def check_program(program: Program, counts: Counter, device: str = "cpu", **more: object) -> None:
+    """Raises AssertionError for what differs from eager. more: options of `compile`."""
     dynacompile.reset()
-    options = {"fallback": "none", "verify": True}
+    options = {"fallback": "none", "verify": True, **more}
     compiled = dynacompile.compile(program.function(), isolate_recompiles=True, dynamic=program.symbols, options=options)
     for call, shape in enumerate(program.calls):
         best = run(program.function(), program, call, torch.float64, "cpu")  # torch's kernels of GPUs leave out paddings of averages, channels last

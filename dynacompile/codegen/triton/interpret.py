@@ -141,7 +141,9 @@ def scanning(tl: Any) -> Callable:
 
 
 class Memory:
-    """The memory of the tensors that a kernel is given. An access outside of it raises: the interpreter reads and writes any address, as a GPU does."""
+    """The memory of the tensors that a kernel is given. An access outside of it raises: the interpreter reads and writes any address, as a GPU does.
+
+    Masks may be of any type: of truth values without dimensions the interpreter makes whole numbers, which its accesses refuse."""
 
     def __init__(self, given: Sequence[Any]):
         storages = [t.untyped_storage() for t in given if isinstance(t, torch.Tensor)]
@@ -162,6 +164,7 @@ class Memory:
 
     def read(self, load: Callable) -> Callable:
         def checked(builder: Any, pointers: Any, mask: Any, *more: Any, **options: Any) -> Any:
+            mask.data = mask.data.astype(bool)
             self.check(pointers, mask)
             return load(builder, pointers, mask, *more, **options)
 
@@ -169,14 +172,13 @@ class Memory:
 
     def written(self, store: Callable) -> Callable:
         def checked(builder: Any, pointers: Any, value: Any, mask: Any, *more: Any, **options: Any) -> Any:
+            mask.data = mask.data.astype(bool)
             self.check(pointers, mask)
             return store(builder, pointers, value, mask, *more, **options)
 
         return checked
 
     def added(self, atomic: Callable) -> Callable:
-        """Under masks of any type: of truth values without dimensions the interpreter makes whole numbers, which its atomic operations refuse."""
-
         def checked(builder: Any, kind: Any, pointers: Any, value: Any, mask: Any, *more: Any, **options: Any) -> Any:
             mask.data = mask.data.astype(bool)
             self.check(pointers, mask)
