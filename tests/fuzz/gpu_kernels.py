@@ -113,7 +113,8 @@ def as_on_gpus(kept: bool) -> Iterator[Recorder]:
 
 @dataclass(frozen=True)
 class Found:
-    """text: the program. check: raises AssertionError where the program, compiled, differs from eager. sound: whether rounding moves its results little."""
+    """text: the program. check: raises AssertionError where the program, compiled, differs from eager. sound: whether Triton's interpreter gives its
+    numbers, as rounding moves them little."""
 
     text: str
     check: Callable[[], None]
@@ -149,7 +150,8 @@ def of_extremes(seed: int) -> Found:
         told = list(extremes.differences(program, **OPTIONS))
         assert not told, "\n".join(told[:4])
 
-    return Found(f"{program.source()}{program}", check, program.kind not in ("reductions", "norms"))
+    # Triton's interpreter reads numbers of bfloat16 below the normal ones as smaller ones
+    return Found(f"{program.source()}{program}", check, program.kind not in ("reductions", "norms") and program.dtype != torch.bfloat16)
 
 
 TOPICS: dict[str, Callable[[int], Found]] = {"graphs": of_graphs, "images": of_images, "convolutions": of_convolutions, "extremes": of_extremes}
