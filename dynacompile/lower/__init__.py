@@ -117,7 +117,7 @@ def lower(graph: torch.fx.GraphModule, env: Env) -> LoopProgram:
         site, reason = str(node.meta.get("site") or ""), "its functions have an operation that kernels lack, so that the scores are computed as a whole"
         env.emit(AttentionFound(region=env.region, bucket=env.bucket, kernel=False, reason=reason, site=site))
     program = LoopProgram(tuple(inputs), outputs, low.buffers, tuple(low.steps), low.constants)
-    for node in computed_once(graph.graph.nodes):
+    for node in computed_once(list(graph.graph.nodes)):
         if isinstance(name := low.values.get(node), str):
             base = low.buffers[name].base or name
             low.buffers[base] = replace(low.buffers[base], once=True)

@@ -8,8 +8,7 @@ values are therefore computed once: the backward does not make them again, and k
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Sequence
 
 import torch
 import torch.fx
@@ -38,28 +37,43 @@ MOVES = frozenset(
 """Results are elements as they were, or exact functions of one."""
 
 
-def computed_once(nodes: Iterable[Node]) -> frozenset[Node]:
-    """The nodes whose elements are compared, by a node of these, with what was picked of them. Inputs are none of them."""
-
-    @cache
-    def sources(node: Node) -> tuple[frozenset[Node], frozenset[Node]]:
-        """What computed a node's elements; of these, what it picked some of."""
-        if node.op != "call_function":
-            return frozenset(), frozenset()
-        picks = named(node, PICKS)
-        if not (picks or moves(node)):
-            return frozenset({node}), frozenset()
-        before = [sources(a) for a in node.all_input_nodes if of_floats(a)]
-        every = frozenset().union(*(all_of for all_of, _ in before))
-        return every, every if picks else frozenset().union(*(picked for _, picked in before))
-
+def computed_once(nodes: Sequence[Node]) -> frozenset[Node]:
+    """The nodes whose elements are compared, by a node of these, with what was picked of them. nodes: each behind what it reads. Inputs are none of them."""
+    pairs = [pair for pair in map(compared, nodes) if pair]
+    known = sources(nodes, [operand for pair in pairs for operand in pair]) if pairs else {}
     found: set[Node] = set()
-    for node in nodes:
-        operands = compared(node)
-        if operands:
-            (one, picked), (other, picked_too) = map(sources, operands)
-            found |= one & other & (picked | picked_too)
+    for pair in pairs:
+        (one, picked), (other, picked_too) = (known[operand] for operand in pair)
+        found |= one & other & (picked | picked_too)
     return frozenset(found)
+
+
+def sources(nodes: Sequence[Node], operands: Sequence[Node]) -> dict[Node, tuple[frozenset[Node], frozenset[Node]]]:
+    """For the operands, and the floats that they are elements of: what computed their elements; and of these, what they were picked of."""
+    needed: set[Node] = set()
+    pending = list(operands)
+    while pending:
+        node = pending.pop()
+        if node not in needed:
+            needed.add(node)
+            pending.extend(before_it(node))
+    known: dict[Node, tuple[frozenset[Node], frozenset[Node]]] = {node: (frozenset(), frozenset()) for node in needed if node.op != "call_function"}
+    for node in nodes:
+        if node not in needed or node in known:
+            continue
+        picks = named(node, PICKS)
+        if picks or moves(node):
+            before = [known[a] for a in before_it(node)]
+            every = frozenset().union(*(computed for computed, _ in before))
+            known[node] = every, every if picks else frozenset().union(*(picked for _, picked in before))
+        else:
+            known[node] = frozenset({node}), frozenset()
+    return known
+
+
+def before_it(node: Node) -> list[Node]:
+    """The floats whose elements are the node's."""
+    return [a for a in node.all_input_nodes if of_floats(a)] if named(node, PICKS) or moves(node) else []
 
 
 def compared(node: Node) -> list[Node]:
@@ -77,7 +91,7 @@ def named(node: Node, names: frozenset[str]) -> bool:
 
 
 def moves(node: Node) -> bool:
-    return node.target is operator.getitem or named(node, MOVES) or (isinstance(node.target, of_torch.OpOverload) and node.target.is_view)
+    return node.op == "call_function" and (node.target is operator.getitem or named(node, MOVES) or getattr(node.target, "is_view", False))
 
 
 def of_floats(node: Node) -> bool:

@@ -58,3 +58,18 @@ def test_kernels_whose_numbers_others_must_find_join_no_products_with_sums():
     assert exact(lambda x: (x * 3 + 1).sum(1)) == exact(lambda x: x * 3 + 1) == [False]
     assert exact(lambda x: x * 3 + 1, torch.bfloat16) == [False]
     assert exact(lambda x: (x * 3 + 1).floor(), torch.bfloat16) == [True]
+
+
+def test_a_long_chain_of_maxima():
+    """As many as a recursive walk could not follow."""
+
+    def running(x):
+        greatest = x[:, 0] * 2
+        for i in range(1, 600):
+            greatest = torch.maximum(greatest, x[:, i] * 2)
+        return greatest
+
+    x = torch.randn(3, 600, requires_grad=True)
+    compiled = dynacompile.compile(running, isolate_recompiles=True, backend="aot_eager")
+    got, wanted = (torch.autograd.grad(fn(x).sum(), x)[0] for fn in (compiled, running))
+    assert torch.equal(got, wanted)
