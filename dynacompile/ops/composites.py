@@ -93,8 +93,9 @@ def is_symbolic(value: Any) -> bool:
 
 def of_take_along_dim(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
-    taken = any(map(is_symbolic, args)) and isinstance(dim, int) and "out" not in kwargs and args[0].dim() == args[-1 if len(args) == 2 else 1].dim() > 0
-    return take_along_dim if taken and len(args) >= 2 else None
+    if len(args) not in (2, 3) or not isinstance(dim, int) or "out" in kwargs or not any(map(is_symbolic, args[:2])):
+        return None
+    return take_along_dim if args[0].dim() == args[1].dim() > 0 else None
 
 
 def of_kron(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -111,6 +112,9 @@ def of_max_pool1d(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     x = args[0] if args else kwargs.get("input")
     if not isinstance(x, torch.Tensor) or x.dim() not in (2, 3) or not x.is_floating_point() or len(args) > 6 or kwargs.get("return_indices"):
         return None
+    given = {**dict(zip(("kernel_size", "stride", "padding", "dilation"), args[1:5], strict=False)), **kwargs}
+    if any(isinstance(n, (tuple, list)) and len(n) != 1 and not (name == "stride" and not n) for name, n in given.items()):
+        return None  # torch refuses it
     if x.device.type == "cpu" and not (x.requires_grad and torch.is_grad_enabled()):
         return max_pool1d_in_order
     return max_pool1d if is_symbolic(x) else None

@@ -91,3 +91,17 @@ def test_a_backward_whose_sizes_follow_from_no_input_knows_them():
 
     calls = [(torch.randn(1, n, 8, requires_grad=True), torch.randn(4096, requires_grad=True), torch.randint(32, (1, n))) for n in (17, 16, 5, 17)]
     check_varying(program, calls, 2, backend="default", dynamic=True, options={"reference": True})
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("window", [((2, 3),), (2, (1, 2)), (2, 2, (0, 0))], ids=["kernel", "stride", "padding"])
+def test_windows_that_torch_refuses_are_refused(window, dynamic):
+    compiled = dynacompile.compile(lambda x: F.max_pool1d(x, *window), isolate_recompiles=True, dynamic=dynamic)
+    with pytest.raises(RuntimeError, match="must be"):
+        compiled(torch.randn(3, 8))
+
+
+def test_places_by_name_along_a_length():
+    compiled = dynacompile.compile(lambda x: torch.take_along_dim(x, indices=x.argsort(1), dim=1), isolate_recompiles=True, dynamic=True)
+    x = torch.randn(3, 8)
+    assert torch.equal(compiled(x), x.sort(1).values)
