@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dynacompile.build import uniform_registers
 from dynacompile.build.packed_sums import apart
-from tests.build.test_uniform_registers import worker  # noqa: F401 - a fixture
+from tests.workers import triton_worker
 
 KERNEL = """
 import triton
@@ -40,7 +40,8 @@ def test_each_half_is_a_sum_of_its_own():
     assert "max.u16 a1, a1, b1;" in apart("max.u16x2 %r1, %r2, %r3;")
 
 
-def test_ptxas_gets_no_pairs(worker):  # noqa: F811
+def test_ptxas_gets_no_pairs():
+    worker = triton_worker()
     _, ptx, cubin = worker.compile_text(JOB)
     assert "16x2" not in ptx
     assert "16x2" not in uniform_registers.disassemble(cubin, worker.knobs.nvidia.nvdisasm.path)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from dynacompile.build import pool, uniform_registers
+from dynacompile.build import uniform_registers
 from dynacompile.build.uniform_registers import may_have_it, unwritten
+from tests.workers import triton_worker
 
 # As nvdisasm prints them: two products whose descriptors share their common part, right and wrong.
 SOUND = """
@@ -50,11 +49,7 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def worker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("triton_worker", Path(pool.__file__).with_name("triton_worker.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return triton_worker()
 
 
 def test_what_is_read_before_it_is_written():

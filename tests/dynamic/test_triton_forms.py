@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +13,6 @@ import torch
 import torch.nn.functional as F
 
 from dynacompile.build import forms
-from dynacompile.build import triton as building
 from dynacompile.build.alignment import multiples
 from dynacompile.build.forms import Property
 from dynacompile.build.store import Store
@@ -28,6 +26,7 @@ from dynacompile.ir.schedule import CudaKernel, KernelSource, Launch, Module
 from dynacompile.runtime.link import Numbers, kernel_rows, launch_row
 from tests.dynamic.tracing import stages, trace, value_of
 from tests.lower.tracing import ENV
+from tests.workers import triton_worker
 
 PROGRAMS: dict[str, Callable] = {
     "pointwise": lambda x: x.sin() + 1,
@@ -60,11 +59,7 @@ def env(events) -> Env:
 
 @pytest.fixture(scope="module")
 def worker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("triton_worker", Path(building.__file__).with_name("triton_worker.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return triton_worker()
 
 
 def number(source: KernelSource, even: bool, short: bool = True) -> int:

@@ -12,8 +12,6 @@ takes them long is told.
 from __future__ import annotations
 
 import argparse
-import functools
-import importlib.util
 import logging
 import os
 import random
@@ -27,7 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -35,7 +32,6 @@ import torch
 
 from dynacompile import pipeline
 from dynacompile.build import forms
-from dynacompile.build import pool as building
 from dynacompile.build.triton import against, job, kernel_key, may_be_refused
 from dynacompile.codegen.reference import run_kernel
 from dynacompile.codegen.triton import emit_kernel
@@ -49,6 +45,7 @@ from tests.dynamic.tracing import value_of
 from tests.fuzz import compare, convolutions, extremes, graphs, images
 from tests.lower.tracing import ENV, products_are_calls
 from tests.schedule.test_columns import CPU, CUDA, on
+from tests.workers import triton_worker
 
 LONG = 20.0  # seconds of a processor that a kernel may take to compile before we tell of it
 LARGEST = 256  # programs of a launch, more of which take Triton's interpreter minutes
@@ -249,16 +246,6 @@ def worked() -> float:
     return sum(os.times()[:4])
 
 
-@functools.cache
-def worker() -> ModuleType:
-    """The worker that compiles kernels, in this process."""
-    spec = importlib.util.spec_from_file_location("triton_worker", Path(building.__file__).with_name("triton_worker.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def built(kernels: Sequence[Kernel], known: dict[str, float]) -> list[str]:
     """What Triton or ptxas refuses of all candidates and forms. known: the kernels that were compiled before, and the seconds that each took."""
     refused = []
@@ -270,7 +257,7 @@ def built(kernels: Sequence[Kernel], known: dict[str, float]) -> list[str]:
                 if key in known:
                     continue
                 start = worked()
-                facts, _ = worker().answer(job(source, candidate, form))
+                facts, _ = triton_worker().answer(job(source, candidate, form))
                 known[key] = worked() - start
                 if known[key] > LONG:
                     print(f"{source.entry} took {known[key]:.0f} s to compile: {candidate}, form {form}\n{source.text}", flush=True)

@@ -28,8 +28,8 @@ def emit_kernel(kernel: Kernel, env: Env) -> KernelSource:
 
 
 def is_exact(kernel: Kernel) -> bool:
-    """Whether numbers must be, to the last bit, those of eager, as what is rounded on its way is, or what others read from memory, as the greatest of some
-    numbers is. A product and a sum that are joined to one instruction lack the rounding between them, also that to 16 bits."""
+    """Whether the last bit of its numbers counts: it rounds them on their way as eager does, or it finds the greatest or the least of some, which others look
+    for among the same numbers in memory. A product and a sum that are joined to one instruction lack the rounding between them, also that to 16 bits."""
     body = kernel.nest.body
     return any(op.name in ROUNDINGS or (op.name == "reduce" and op.attr in ("max", "min") and op.dtype.is_floating_point) for op in body)
 

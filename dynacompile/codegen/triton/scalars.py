@@ -2,8 +2,9 @@
 
 Choices: what eager's CUDA kernels round exactly (division, square root, remainder) is rounded exactly here too, through the correctly
 rounded instructions or libdevice, which eager uses as well. Exceptions, because kernels would else be bound by arithmetic instead of
-memory: erf, tanh, sigmoid, sin and cos in float32 (a few ulp), a row divided by one number (1.5 ulp), and, where the results are
-rounded to 16 bits anyway, exponentials and divisions that are good to about 1e-6, and the normal distribution function to 7e-6.
+memory: erf, tanh, sigmoid, sin and cos in float32 (a few ulp), a row divided by one number (1.5 ulp, but exact where the last bit decides,
+see `edges`), and, where the results are rounded to 16 bits anyway, exponentials and divisions that are good to about 1e-6, and the normal
+distribution function to 7e-6.
 """
 
 from __future__ import annotations
