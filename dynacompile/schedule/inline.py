@@ -95,16 +95,17 @@ def inline(program: LoopProgram) -> LoopProgram:
                 if producer is not None:
                     chosen[buffers[target].device][target] = producer
         steps.append(step)
-    return replace(program, steps=without_unread(steps, {name for found in chosen.values() for name in found}))
+    return replace(program, steps=without_unread(steps, fixed))
 
 
-def without_unread(steps: list[Nest | Extern], chosen: Set[str]) -> tuple[Nest | Extern, ...]:
-    """The steps less the producers whose every reader has copied them."""
+def without_unread(steps: list[Nest | Extern], fixed: Set[str]) -> tuple[Nest | Extern, ...]:
+    """The steps less the producers whose every reader has copied them, and less what was computed for readers that turned out not to need it, such as a copy
+    that takes from what it writes over nothing but the size."""
     kept: list[Nest | Extern] = []
     read: set[str] = set()
     for step in reversed(steps):
         if isinstance(step, Nest):
-            if step.stores()[0].buffer in chosen and step.stores()[0].buffer not in read:
+            if not any(a.buffer in fixed or a.buffer in read for a in step.stores()):
                 continue
             read.update(a.buffer for a in step.loads())
         kept.append(step)

@@ -54,6 +54,17 @@ def leaf(*size: int) -> torch.Tensor:
     return torch.empty(size, requires_grad=True)
 
 
+def test_sums_that_nothing_reads_are_not_computed():
+    """What a copy writes over tells it nothing but a size: sums of columns without readers had no place among those that others follow."""
+
+    def over(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor]:
+        return (aten.copy.default(x / x.square().sum(0, keepdim=True).sqrt(), y),)
+
+    plan = scheduled(trace(over, [torch.randn(4096, 17), torch.randn(1, 17)]))
+    (kernel,) = plan.kernels.values()
+    assert not kernel.nest.is_reduction
+
+
 def test_norm_backward_reads_once():
     graph = backward(lambda x, w, b: (F.layer_norm(x, (96,), w, b),), leaf(65536, 96), leaf(96), leaf(96))
     plan = scheduled(graph)
