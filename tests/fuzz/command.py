@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def main(topic: str, description: str, generate: Callable[[int], Any], check: Callable[[Any, Counter, str], None], option: str, default: str) -> int:
-    """Runs the programs, each of which says by `source` and its own text what it is, and tells of those that differ. option: of the command, which is handed
-    to `check`. Gives the exit status."""
+def main(topic: str, description: str, generate: Callable[[int], Any], check: Callable[..., None], **options: str) -> int:
+    """Runs the programs, each of which says by `source` and its own text what it is, and tells of those that differ. check: takes a program, a counter and
+    the options. options: of the command, with their defaults. Gives the exit status."""
     parser = argparse.ArgumentParser(prog=f"python -m tests.fuzz.{topic}", description=description)
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
-    parser.add_argument(f"--{option}", default=default)
+    for name, default in options.items():
+        parser.add_argument(f"--{name}", default=default)
     parser.add_argument("--show", action="store_true")
     given = parser.parse_args()
     failed, counts = 0, Counter()
@@ -25,7 +26,7 @@ def main(topic: str, description: str, generate: Callable[[int], Any], check: Ca
         if given.show:
             print(f"{program.source}{program}", flush=True)
         try:
-            check(program, counts, getattr(given, option))
+            check(program, counts, **{name: getattr(given, name) for name in options})
         except Exception as error:  # noqa: BLE001 - told, with its program
             failed += 1
             print(f"seed {seed}: {type(error).__name__}: {str(error)[:900]}\n{program.source}{program}\n", flush=True)

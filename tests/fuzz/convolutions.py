@@ -398,4 +398,4 @@ def compare(where: str, a: Any, b: Any, exact: Any, unit: float, size: float, co
 
 
 if __name__ == "__main__":
-    raise SystemExit(main("convolutions", "Compare modules over signals, images and volumes with eager's.", generate, check_program, "device", "cpu"))
+    raise SystemExit(main("convolutions", "Compare modules over signals, images and volumes with eager's.", generate, check_program, device="cpu"))

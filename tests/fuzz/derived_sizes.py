@@ -247,4 +247,4 @@ def check_program(program: Program, counts: Counter, backend: str = "reference")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main("derived_sizes", "Compare programs over computed sizes with eager's.", generate, check_program, "backend", "reference"))
+    raise SystemExit(main("derived_sizes", "Compare programs over computed sizes with eager's.", generate, check_program, backend="reference"))

@@ -159,4 +159,4 @@ def check_program(program: Program, counts: Counter, device: str = "cpu", **more
 
 
 if __name__ == "__main__":
-    raise SystemExit(main("images", "Compare programs over images with eager's.", generate, check_program, "device", "cpu"))
+    raise SystemExit(main("images", "Compare programs over images with eager's.", generate, check_program, device="cpu"))

@@ -1,7 +1,7 @@
 """Programs over sequences (batch, time, width): embeddings, positions, attention, shifted slices, windows, scans, rolls, sorts, gathers and scatters, products,
 sizes in arithmetic and in branches, and losses, forward and backward, called with batches and lengths that change.
 
-    python -m tests.fuzz.sequences FIRST LAST [--backend default|reference] [--show]
+    python -m tests.fuzz.sequences FIRST LAST [--backend default|reference] [--device cuda] [--show]
 
 A statement is kept if eager runs it for the sizes of every call. Results in float32 may be twenty times as far from those in float64 as eager's are.
 """
@@ -12,6 +12,7 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -258,15 +259,15 @@ class Program:
         exec(compile(self.source, f"<program {self.seed}>", "exec"), space)
         return space["program"]
 
-    def arguments(self, call: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    def arguments(self, call: int, dtype: torch.dtype, device: str = "cpu") -> dict[str, torch.Tensor]:
         """x, k: sequences; w: weights; i: a token of 32 for each element of x's sequences; n: their lengths."""
         generator = torch.Generator().manual_seed(self.seed * 16 + call)
         batch, length, width, other = self.calls[call]
         x, w, k = (torch.randn(size, generator=generator) for size in ((batch, length, width), (4096,), (batch, other, width)))
         i = torch.randint(32, (batch, length), generator=generator)
         n = torch.randint(1, length + 1, (batch,), generator=generator)
-        x, w, k = (t.to(dtype).requires_grad_(self.differentiated) for t in (x, w, k))
-        return {"x": x, "w": w, "i": i, "n": n, "k": k}
+        x, w, k = (t.to(device, dtype).requires_grad_(self.differentiated) for t in (x, w, k))
+        return {"x": x, "w": w, "i": i.to(device), "n": n.to(device), "k": k}
 
 
 def sizes(pick: random.Random, moves: tuple[int, ...]) -> tuple[tuple[int, int, int, int], ...]:
@@ -334,17 +335,18 @@ def generate(seed: int) -> Program:
     return Program(seed, f"def program(x, w, i, n, k):\n{body}    return r, t\n", plain.calls, plain.symbols, plain.differentiated)
 
 
-def run(function: Callable, program: Program, call: int, dtype: torch.dtype) -> list[torch.Tensor | None]:
+def run(function: Callable, program: Program, call: int, dtype: torch.dtype, device: str) -> list[torch.Tensor | None]:
     """Results, and the gradients of x, w and k."""
-    given = program.arguments(call, dtype)
-    made = list(function(**given))
+    given = program.arguments(call, dtype, device)
+    with nullcontext() if device == "cpu" else torch.device(device):
+        made = list(function(**given))
     roots = [t for t in made if t.requires_grad]
     if roots:
-        torch.autograd.backward(roots, [weights(t) for t in roots])
+        torch.autograd.backward(roots, [weights(t).to(device) for t in roots])
     return [*made, *(given[name].grad for name in "xwk")]
 
 
-def check_program(program: Program, counts: Counter, backend: str = "default") -> None:
+def check_program(program: Program, counts: Counter, backend: str = "default", device: str = "cpu") -> None:
     """Raises AssertionError for what differs from eager."""
     dynacompile.reset()
     events: list[object] = []
@@ -353,7 +355,7 @@ def check_program(program: Program, counts: Counter, backend: str = "default") -
     end = dynacompile.subscribe(events.append)
     try:
         for call in range(CALLS):
-            check_call(compiled, program, call, counts)
+            check_call(compiled, program, call, counts, device)
     finally:
         end()
     broke = [event.reason for event in events if isinstance(event, FrameSkipped) or (isinstance(event, GraphBroke) and event.code not in BREAKS)]
@@ -363,14 +365,14 @@ def check_program(program: Program, counts: Counter, backend: str = "default") -
     counts["symbols that served no further call"] += entries >= CALLS and program.symbols is True
 
 
-def check_call(compiled: Callable, program: Program, call: int, counts: Counter) -> None:
+def check_call(compiled: Callable, program: Program, call: int, counts: Counter, device: str) -> None:
     try:
-        best = run(program.function(), program, call, torch.float64)
-        want = run(program.function(), program, call, torch.float32)
+        best = run(program.function(), program, call, torch.float64, "cpu")
+        want = run(program.function(), program, call, torch.float32, device)
     except RuntimeError:  # as of what a write has changed before its backward
         counts["refused by eager"] += 1
         return
-    got = run(compiled, program, call, torch.float32)
+    got = run(compiled, program, call, torch.float32, device)
     counts["calls"] += 1
     for name, a, b, exact in zip(("result", "sequence", *(f"gradient of {of}" for of in "xwk")), got, want, best, strict=True):
         where = f"call {call} of {program.calls[call]}: {name}"
@@ -380,7 +382,7 @@ def check_call(compiled: Callable, program: Program, call: int, counts: Counter)
         assert (a.shape, a.dtype, strides(a)) == (b.shape, b.dtype, strides(b)), f"{where}: {a.shape} {a.stride()}, eager's {b.shape} {b.stride()}"
         assert a.requires_grad == b.requires_grad, f"{where}: requires_grad={a.requires_grad}"
         assert torch.equal(a.isnan(), b.isnan()), f"{where}: {int(a.isnan().sum())} NaN, eager's {int(b.isnan().sum())}"
-        got64, want64, exact64 = (t.detach().double().nan_to_num() for t in (a, b, exact))
+        got64, want64, exact64 = (t.detach().cpu().double().nan_to_num() for t in (a, b, exact))
         error, own = ((t - exact64).abs().max().item() for t in (got64, want64))
         scale = exact64.abs().max().item()
         counts["values"] += a.numel()
@@ -388,4 +390,4 @@ def check_call(compiled: Callable, program: Program, call: int, counts: Counter)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main("sequences", "Compare programs over sequences with eager's.", generate, check_program, "backend", "default"))
+    raise SystemExit(main("sequences", "Compare programs over sequences with eager's.", generate, check_program, backend="default", device="cpu"))
