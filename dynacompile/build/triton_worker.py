@@ -31,7 +31,7 @@ def beside(name: str) -> ModuleType:
     return module
 
 
-wire, uniform_registers, packed_sums = beside("wire"), beside("uniform_registers"), beside("packed_sums")
+wire, uniform_registers, packed_halves = beside("wire"), beside("uniform_registers"), beside("packed_halves")
 
 # What Triton and its passes raise, and what running our text may.
 FAILURES = (
@@ -124,7 +124,7 @@ def compile_text(job: dict) -> tuple[dict, str, bytes]:
     for name, lower in stages.items():
         level = lower(level, metadata)
         if name == "ptx":
-            ptx = level = packed_sums.apart(level)
+            ptx = level = packed_halves.apart(level)
     linecache.cache.pop(filename, None)
     return metadata, ptx, level
 

@@ -1,9 +1,11 @@
-"""What ptxas gets wrong of pairs of 16-bit integers is not given to it."""
+"""What ptxas gets wrong of pairs of 16-bit numbers is not given to it."""
 
 from __future__ import annotations
 
+import pytest
+
 from dynacompile.build import uniform_registers
-from dynacompile.build.packed_sums import apart
+from dynacompile.build.packed_halves import apart
 from tests.workers import triton_worker
 
 KERNEL = """
@@ -31,6 +33,31 @@ JOB = {
 """As in a backward behind roll and layer_norm: of its elements, those behind 5376 are loaded by no thread, so that half a pair of places is read by nobody."""
 
 
+POOL = """
+import triton
+import triton.language as tl
+@triton.jit
+def pool(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    x = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = x < n * 4
+    place = 5 * (x // 4) + x % 4
+    first = tl.load(x_ptr + place - 2, mask=inside & (x % 4 >= 2), other=float("-inf")).to(tl.float32)
+    second = tl.load(x_ptr + place - 1, mask=inside & (x % 4 >= 1), other=float("-inf")).to(tl.float32)
+    largest = tl.maximum(first, second, propagate_nan=tl.PropagateNan.ALL)
+    third = tl.load(x_ptr + place, mask=inside & (x % 2 == 0), other=float("-inf")).to(tl.float32)
+    tl.store(y_ptr + x, tl.maximum(largest, third, propagate_nan=tl.PropagateNan.ALL), mask=inside)
+"""
+
+
+@pytest.mark.parametrize("pointer", ["*fp16", "*bf16"])
+def test_maxima_of_halves_are_taken_one_by_one(pointer):
+    job = {**JOB, "text": POOL, "entry": "pool", "pointers": [pointer] * 2, "scalars": ["i32"], "constants": {"BLOCK": 128}, "warps": 1}
+    _, ptx, _ = triton_worker().compile_text(job)
+    kind = pointer[1:].replace("fp", "f")
+    assert f"max.NaN.{kind} " in ptx
+    assert f"max.NaN.{kind}x2 " not in ptx
+
+
 def test_each_half_is_a_sum_of_its_own():
     packed = "\tadd.s16x2 \t%r210, %r134, %r206;\n\tadd.s32 \t%r1, %r2, %r3;\n"
     assert apart(packed) == (
@@ -38,6 +65,8 @@ def test_each_half_is_a_sum_of_its_own():
         "\tadd.s32 \t%r1, %r2, %r3;\n"
     )
     assert "max.u16 a1, a1, b1;" in apart("max.u16x2 %r1, %r2, %r3;")
+    assert "max.NaN.bf16 a0, a0, b0;" in apart("max.NaN.bf16x2 %r1, %r2, %r3;")
+    assert apart("max.NaN.f32 %r1, %r2, %r3;") == "max.NaN.f32 %r1, %r2, %r3;"
 
 
 def test_ptxas_gets_no_pairs():
