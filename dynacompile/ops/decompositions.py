@@ -62,6 +62,19 @@ def stack(tensors, dim=0):
     return aten.cat.default([aten.unsqueeze.default(t, dim) for t in tensors], dim)
 
 
+@row(SHAPES, aten.channel_shuffle.default, aten.native_channel_shuffle.default)
+def channel_shuffle(x, groups):
+    """[n, groups * c, ...] -> the first channel of each group, then the second ones. New memory, which torch's kernel of GPUs does not make of one group. Of
+    images of one element the call alone knows the strides."""
+    n, channels, *places = x.shape
+    if all(isinstance(size, int) and size == 1 for size in places):
+        return NotImplemented
+    parts = aten.transpose.int(aten.view.default(x, [n, groups, channels // groups, *places]), 1, 2)
+    made = aten.view.default(aten.clone.default(parts, memory_format=torch.contiguous_format), list(x.shape))
+    form = of_torch.suggest_memory_format(x) if x.device.type == "cpu" else torch.contiguous_format
+    return made if form == torch.contiguous_format else aten.clone.default(made, memory_format=form)
+
+
 @row(SHAPES, aten.index_put.default)
 def index_put(x, indices, values, accumulate=False):
     """One number where a mask is true."""

@@ -176,6 +176,8 @@ public:
         const std::vector<c10::Argument>& schema = op_.schema().arguments();
         if (size_t(PyTuple_Size(args)) != schema.size()) raise(PyExc_TypeError, op_.schema().name() + " takes " + std::to_string(schema.size()) + " arguments");
         for (size_t i = 0; i < schema.size(); ++i) add(i, schema[i], item(args, i));
+        for (const c10::Argument& result : op_.schema().returns()) says_new_.push_back(result.alias_info() == nullptr);
+        for (const Patch& patch : patches_) std::copy_if(patch.slots.begin(), patch.slots.end(), std::back_inserter(operands_), [](int32_t slot) { return slot >= 0; });
     }
 
     void call(Frame& frame) const override {
@@ -186,22 +188,18 @@ public:
         op_.callBoxed(stack);
         if (in_place_) return check_written(frame);
         size_t next = 0;
-        for (IValue& value : stack) {
+        for (size_t i = 0; i < stack.size(); ++i) {
+            IValue& value = stack[i];
             if (value.isTensorList()) {
-                for (at::Tensor tensor : value.toTensorVector()) take(frame, next++, std::move(tensor));
+                for (at::Tensor tensor : value.toTensorVector()) take(frame, next++, std::move(tensor), says_new_[i]);
             } else {
-                take(frame, next++, value.isTensor() ? std::move(value).toTensor() : at::Tensor());
+                take(frame, next++, value.isTensor() ? std::move(value).toTensor() : at::Tensor(), says_new_[i]);
             }
         }
         if (next < outputs_.size()) fail(op_.schema().name(), " returned ", next, " values, the schedule takes ", outputs_.size());
     }
 
-    std::vector<int32_t> operands() const override {
-        std::vector<int32_t> found;
-        for (const Patch& patch : patches_)
-            std::copy_if(patch.slots.begin(), patch.slots.end(), std::back_inserter(found), [](int32_t slot) { return slot >= 0; });
-        return found;
-    }
+    std::vector<int32_t> operands() const override { return operands_; }
 
 private:
     void add(size_t i, const c10::Argument& argument, PyObject* value) {
@@ -288,8 +286,19 @@ private:
         }
     }
 
-    void take(Frame& frame, size_t position, at::Tensor tensor) const {
-        if (position < outputs_.size() && outputs_[position] >= 0) frame.adopt(outputs_[position], std::move(tensor));
+    void take(Frame& frame, size_t position, at::Tensor tensor, bool says_new) const {
+        if (position >= outputs_.size() || outputs_[position] < 0) return;
+        if (says_new && is_operand(frame, tensor)) tensor = tensor.clone();
+        frame.adopt(outputs_[position], std::move(tensor));
+    }
+
+    // Whether what the schema calls new is memory of an operand, as channel_shuffle of one group gives on GPUs: the schedule gives up that memory.
+    bool is_operand(Frame& frame, const at::Tensor& tensor) const {
+        if (!tensor.defined() || !tensor.has_storage()) return false;
+        return std::any_of(operands_.begin(), operands_.end(), [&](int32_t slot) {
+            const TensorPtr& operand = frame.tensor(slot);
+            return operand && operand->has_storage() && operand->storage().is_alias_of(tensor.storage());
+        });
     }
 
     // An out= overload resizes what does not fit; then its result is not where the schedule looks for it.
@@ -305,7 +314,8 @@ private:
     c10::OperatorHandle op_;
     std::vector<IValue> template_;
     std::vector<Patch> patches_;
-    std::vector<int32_t> outputs_;
+    std::vector<int32_t> outputs_, operands_;
+    std::vector<bool> says_new_;
     bool in_place_;
 };
 

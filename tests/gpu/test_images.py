@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 import dynacompile
 from tests.fuzz.images import check_program, generate
@@ -17,6 +18,29 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("seed", [5208, 5274, 5409, 5434, 5449])
 def test_results_and_gradients(seed):
     check_program(generate(seed), Counter(), "cuda")
+
+
+def test_channels_of_one_group():
+    """torch's kernel hands back memory of its operand, which was used again while the result was read."""
+
+    def function(x):
+        t = F.channel_shuffle(F.avg_pool2d(x, 3, 1, 1), 1)
+        return t.square().mean((1, 2, 3)), t
+
+    x = torch.randn(3, 8, 28, 28, device="cuda")
+    for got, want in zip(dynacompile.compile(function, options={"fallback": "none"})(x), function(x), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("window", [(2, 1, 1), (3, 2, 1), (3, 2, 1, 2), (3, 1, 1), (5, 2, 2)], ids=str)
+@pytest.mark.parametrize("size", [(5, 5), (6, 7), (14, 14)], ids=str)
+def test_padded_maxima_of_half_precision(dtype, window, size):
+    """ptxas made inf of the padding."""
+    compiled = dynacompile.compile(lambda x: F.max_pool2d(F.leaky_relu(x, 0.1), *window), dynamic={"x": {0: {}}}, options={"fallback": "none"})
+    for batch in (3, 5, 16):
+        x = torch.randn(batch, 4, *size, device="cuda", dtype=dtype)
+        assert torch.equal(compiled(x), F.max_pool2d(F.leaky_relu(x, 0.1), *window))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 700])
