@@ -59,11 +59,19 @@ def number(given: Any) -> Any:
     return given[0] if isinstance(given, (tuple, list)) else given
 
 
-def cross_entropy(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Of probabilities: the mean over all but classes is the sum by their number."""
-    total = F.cross_entropy(input, target, *args, **{**kwargs, "reduction": "sum"})
-    classes = input.shape[1 if input.dim() > 1 else 0]
-    return total / (input.numel() // classes)
+def cross_entropy(
+    input: torch.Tensor, target: torch.Tensor, *, weight: torch.Tensor | None = None, reduction: str = "mean", label_smoothing: float = 0.0
+) -> torch.Tensor:
+    """Of probabilities, [batch, classes, ...] or [classes] both."""
+    dim = 1 if input.dim() > 1 else 0
+    classes = input.shape[dim]
+    wanted = target * (1 - label_smoothing) + label_smoothing / classes if label_smoothing > 0 else target
+    terms = torch.log_softmax(input, dim) * wanted
+    if weight is not None:
+        terms = terms * weight.view([classes if d == dim else 1 for d in range(input.dim())])
+    if reduction == "none":
+        return -terms.sum(dim)
+    return -terms.sum() / (input.numel() // classes) if reduction == "mean" else -terms.sum()
 
 
 def cov(input: torch.Tensor, *, correction: int = 1) -> torch.Tensor:
@@ -122,8 +130,13 @@ def of_max_pool1d(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 def of_cross_entropy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     x, target = args[:2] if len(args) == 2 else (None, None)
-    taken = isinstance(target, torch.Tensor) and target.is_floating_point() and kwargs.keys() <= {"weight", "label_smoothing", "reduction"}
-    return cross_entropy if taken and is_symbolic(x) and kwargs.get("reduction", "mean") == "mean" else None
+    if not isinstance(target, torch.Tensor) or not target.is_floating_point() or kwargs.keys() - {"weight", "label_smoothing", "reduction"}:
+        return None
+    smooth, weight, reduction = kwargs.get("label_smoothing", 0.0), kwargs.get("weight"), kwargs.get("reduction", "mean")
+    refused = (
+        reduction not in ("none", "mean", "sum") or not 0 <= smooth <= 1 or (weight is not None and weight.shape != x.shape[1 if x.dim() > 1 else 0 :][:1])
+    )
+    return cross_entropy if is_symbolic(x) and x.dim() > 0 and not refused and tuple(x.shape) == tuple(target.shape) else None
 
 
 def of_power(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

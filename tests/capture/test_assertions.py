@@ -99,6 +99,27 @@ def in_a_generator(x):
     return sum(checked([x, x + 1, x * 3]))
 
 
+def changes_what_it_has_made(x):
+    y = x.clone()
+    assert (x > 0).all(), "not above zero"
+    with torch.no_grad():
+        y.clamp_(min=0.5).sqrt_()
+    z = y * 2
+    z += y
+    return z
+
+
+def changes_it_between_two_checks(x):
+    y = x * 2
+    if (y < 0).any():
+        raise ValueError("negative")
+    y.sub_(1)
+    if (y > 1).any():
+        raise ValueError("large")
+    y *= 3
+    return y
+
+
 def outcome(function: Callable, x: torch.Tensor) -> object:
     try:
         return function(x.clone())
@@ -116,7 +137,7 @@ def same(left: object, right: object) -> bool:
     "function",
     [
         finite, without_message, negative, several_arguments, class_alone, called, two_checks, before_attention, a_number_that_is_no_bool,
-        told_by_another_function, in_a_generator,
+        told_by_another_function, in_a_generator, changes_what_it_has_made, changes_it_between_two_checks,
     ],
 )  # fmt: skip
 def test_one_graph_that_raises_what_eager_raises(function):
@@ -189,6 +210,32 @@ def test_what_eager_would_have_done_otherwise_ends_the_graph(function):
 def test_what_an_input_decides_is_a_guard(function):
     compiled = check_stories(function, torch.clone, fullgraph=function is not class_of_its_own)
     assert len(dynacompile.cache_entries(compiled)) <= 2
+
+
+def shows_what_it_has_made(x, shown):
+    y = x.clone()
+    shown.append(y)
+    assert (y > 0).all(), "not above zero"
+    y.add_(1)
+    return y * 2
+
+
+def shows_a_part_of_it(x, shown):
+    y = x * 1
+    shown.append(y[1:])
+    assert (y > 0).all(), "not above zero"
+    y += 1
+    return y * 2
+
+
+@pytest.mark.parametrize("function", [shows_what_it_has_made, shows_a_part_of_it])
+def test_what_others_see_already_is_not_changed_before_the_error(function):
+    compiled = dynacompile.compile(function, isolate_recompiles=True)
+    for x in (GOOD, -GOOD, GOOD * 2):
+        found, wanted = [], []
+        assert same(outcome_in_place(lambda x: compiled(x, found), x), outcome_in_place(lambda x: function(x, wanted), x))  # noqa: B023
+        assert len(found) == len(wanted) == 1
+        assert torch.equal(found[0], wanted[0])
 
 
 def test_an_error_that_would_end_an_iteration_is_raised_where_it_is():

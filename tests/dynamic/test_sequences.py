@@ -66,6 +66,41 @@ def test_functions_that_torch_takes_apart_by_numbers_are_one_entry(name):
     check(COMPOSITES[name])
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3)], ids=str)
+def test_cross_entropies_of_probabilities(shape, weighted, smoothing, reduction):
+    weight = torch.rand(5) if weighted else None
+    calls = [(torch.randn(n, *shape[1:], requires_grad=True), torch.rand(n, *shape[1:]).softmax(1)) for n in (4, 7, 2)]
+    program = lambda x, t: F.cross_entropy(x, t, weight=weight, label_smoothing=smoothing, reduction=reduction)  # noqa: E731
+    check_varying(program, calls, 1, backend="default", dynamic={"x": {0: {}}, "t": {0: {}}}, options={"reference": True})
+
+
+@pytest.mark.parametrize("given", [((4, 5), (4, 6), None), ((4, 5), (4, 5), 4), ((4, 5), (4, 1), None)], ids=["classes", "weights", "one class"])
+def test_probabilities_that_torch_refuses_are_refused(given):
+    x, t = (torch.rand(size) for size in given[:2])
+    weight = None if given[2] is None else torch.rand(given[2])
+    function = lambda x, t: F.cross_entropy(x, t, weight=weight)  # noqa: E731
+    with pytest.raises(RuntimeError) as told:
+        function(x, t)
+    with pytest.raises(RuntimeError) as got:
+        dynacompile.compile(function, dynamic=True, isolate_recompiles=True)(x, t)
+    assert str(got.value).splitlines()[0] == str(told.value).splitlines()[0]
+
+
+def test_a_loss_that_asks_whether_variances_are_negative_is_part_of_the_graph():
+    program = lambda x, t, v: F.gaussian_nll_loss(x, t, F.softplus(v) + (v > 100) * -200.0, full=True)  # noqa: E731
+    calls = [(torch.randn(n, 5, requires_grad=True), torch.randn(n, 5), torch.randn(n, 5, requires_grad=True)) for n in (4, 7, 2)]
+    check_varying(program, calls, 1, backend="default", dynamic=True, options={"reference": True})
+    compiled = dynacompile.compile(program, isolate_recompiles=True, dynamic=True, fullgraph=True)
+    x, t = torch.randn(3, 5), torch.randn(3, 5)
+    torch.testing.assert_close(compiled(x, t, x), program(x, t, x))
+    with pytest.raises(ValueError, match="var has negative"):
+        compiled(x, t, torch.full((3, 5), 150.0))
+    torch.testing.assert_close(compiled(x, t, x), program(x, t, x))
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["numbers", "symbols"])
 def test_pools_without_gradients_lie_in_order(dynamic):
     pool = torch.nn.MaxPool1d(3, 2, 1)

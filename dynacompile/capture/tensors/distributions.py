@@ -50,6 +50,8 @@ VIEWS = frozenset({"data", "T", "mT", "H", "mH"})
 WRITES = DRAWS | {"setitem"}
 COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite"})
 NEW = frozenset({"empty", "empty_like", "new_empty", "zeros", "zeros_like", "new_zeros"})
+FRESH = NEW | {"clone", "mul", "add", "sub", "truediv"}
+IN_PLACE = {"iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "truediv"}
 WITH = ("PUSH_EXC_INFO", "WITH_EXCEPT_START")
 PASSES = ("COPY", "STOPITERATION_ERROR")  # begins of handlers that end one, and, on 3.12, that mind a StopIteration which leaves a generator
 
@@ -111,10 +113,19 @@ def assumable(cx: Context) -> int | None:
     inside = cx.state(Inside).nodes
     flags, fewer, made = [one.condition.node for one in assumed], cx.effects.overtaken(), 0  # type: ignore[attr-defined]
     for node in cx.recorder.graph.nodes:
-        if made and node not in inside and not (is_harmless(node) and not (any(one.changed for one in assumed) and name_of(node) in WRITES)):
+        if made and node not in inside and not (passes(node) and not (any(one.changed for one in assumed) and writes(name_of(node)))):
             return made - 1 if fewer is None else min(made - 1, fewer)
         made += node in flags
     return fewer
+
+
+def passes(node: torch.fx.Node) -> bool:
+    """Whether the operation may run where an assumption does not hold: it is harmless, or changes a tensor of the graph in place."""
+    return is_harmless(node) or node.op != "placeholder" and is_in_place(name_of(node)) and is_own(node.args[0])
+
+
+def writes(name: str) -> bool:
+    return name in WRITES or is_in_place(name)
 
 
 def is_harmless(node: torch.fx.Node) -> bool:
@@ -136,6 +147,17 @@ def fills_by_mask(tensor: Any, mask: Any, value: Any) -> bool:
     while isinstance(mask, torch.fx.Node) and name_of(mask) in ("expand_as", "expand", "view", "reshape"):
         mask = mask.args[0]
     return name_of(tensor) in ("mul", "clone") and isinstance(mask, torch.fx.Node) and name_of(mask) in COMPARES and not isinstance(value, torch.fx.Node)
+
+
+def is_in_place(name: str) -> bool:
+    return name in IN_PLACE or name.endswith("_") and not name.endswith("__") and name[:-1] in HARMLESS
+
+
+def is_own(tensor: Any) -> bool:
+    """Whether the graph itself has made a tensor, in memory that nothing else sees."""
+    while isinstance(tensor, torch.fx.Node) and is_in_place(name_of(tensor)):
+        tensor = tensor.args[0]
+    return isinstance(tensor, torch.fx.Node) and name_of(tensor) in FRESH
 
 
 def name_of(node: torch.fx.Node) -> str:

@@ -92,8 +92,9 @@ INLINED = frozenset(
 )
 # Functions of refused modules that are plain Python: outside of TorchScript they pass something on.
 PLAIN = frozenset(f.__code__ for f in (torch.jit.annotate, torch.jit.script_if_tracing(len)))
+# Functions of refused modules that are inlined nevertheless, and one of LEAF_MODULES that asks what a tensor holds.
 FOLLOWED: frozenset[Any] = frozenset(
-    {torch.random.fork_rng, torch.random.fork_rng.__wrapped__, torch.autograd.Function.__init__}  # type: ignore[attr-defined]
+    {torch.random.fork_rng, torch.random.fork_rng.__wrapped__, torch.autograd.Function.__init__, F.gaussian_nll_loss}  # type: ignore[attr-defined]
 )
 # Facts that do not change while the process runs, or are guarded by GLOBAL_STATE.
 STATE_FACTS = (
@@ -282,6 +283,8 @@ def special_function(cx: Context, real: types.FunctionType, source: Source) -> V
     if row is not None:
         cx.guard("ID", source, identity(real))
         return BuiltinValue(real, row, source)
+    if real in FOLLOWED:
+        return None
     module = real.__module__ or ""
     if module == SCHEDULERS and real.__name__ == "step" and not cx.fullgraph:  # where a break is an error, each count is an entry
         cx.guard("ID", source, identity(real))
@@ -296,7 +299,7 @@ def special_function(cx: Context, real: types.FunctionType, source: Source) -> V
     if ALLOWED in real.__dict__:
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
-    if real.__code__ in PLAIN or real in FOLLOWED or module in INLINED:
+    if real.__code__ in PLAIN or module in INLINED:
         return None
     if home == "functools" and (generic := wrap_generic(cx, real, source)) is not None:
         return generic
