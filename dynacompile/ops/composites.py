@@ -129,9 +129,13 @@ def of_max_pool1d(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def of_cross_entropy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    x, target = args[:2] if len(args) == 2 else (None, None)
-    if not isinstance(target, torch.Tensor) or not target.is_floating_point() or kwargs.keys() - {"weight", "label_smoothing", "reduction"}:
+    if (
+        len(args) != 2
+        or not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in args)
+        or kwargs.keys() - {"weight", "label_smoothing", "reduction"}
+    ):
         return None
+    x, target = args
     smooth, weight, reduction = kwargs.get("label_smoothing", 0.0), kwargs.get("weight"), kwargs.get("reduction", "mean")
     refused = (
         reduction not in ("none", "mean", "sum") or not 0 <= smooth <= 1 or (weight is not None and weight.shape != x.shape[1 if x.dim() > 1 else 0 :][:1])
