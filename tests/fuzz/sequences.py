@@ -9,6 +9,7 @@ A statement is kept if eager runs it for the sizes of every call. Results in flo
 from __future__ import annotations
 
 import random
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -240,7 +241,9 @@ BATCHES = (1, 2, 3, 4, 6)
 MOST = 20_000  # elements of a tensor
 LARGEST = 1e4  # value of a tensor
 ALLOWED = 20
-BREAKS = {"data-dependent-shape", "data-dependent-branch"}  # of losses that look at what their operands hold: gaussian_nll_loss, ctc_loss
+BREAKS = {"data-dependent-shape", "data-dependent-branch"}  # of ctc_loss, which looks at what its operands hold
+KNOWN = re.compile("is the memory of a torch.complex64 tensor|_use_cudnn_ctc_loss")
+COUNTED = re.compile(r"unbind\(0\)|range\(\w+\.shape\[0\]\)")  # the batch is what a list is long
 CALLS = 4
 
 
@@ -332,7 +335,8 @@ def generate(seed: int) -> Program:
         while not writer.add(pick.choice(ENDS)):
             pass
     body = "".join(f"    {line}\n" for line in writer.lines)
-    return Program(seed, f"def program(x, w, i, n, k):\n{body}    return r, t\n", plain.calls, plain.symbols, plain.differentiated)
+    symbols = plain.symbols if not COUNTED.search(body) or not isinstance(plain.symbols, dict) else True
+    return Program(seed, f"def program(x, w, i, n, k):\n{body}    return r, t\n", plain.calls, symbols, plain.differentiated)
 
 
 def run(function: Callable, program: Program, call: int, dtype: torch.dtype, device: str) -> list[torch.Tensor | None]:
@@ -358,7 +362,8 @@ def check_program(program: Program, counts: Counter, backend: str = "default", d
             check_call(compiled, program, call, counts, device)
     finally:
         end()
-    broke = [event.reason for event in events if isinstance(event, FrameSkipped) or (isinstance(event, GraphBroke) and event.code not in BREAKS)]
+    left = [event for event in events if isinstance(event, FrameSkipped) or (isinstance(event, GraphBroke) and event.code not in BREAKS)]
+    broke = [event.reason for event in left if not KNOWN.search(event.reason)]
     assert not broke, f"not one graph: {broke[0]}"
     entries = sum(isinstance(event, Compiled) for event in events)
     counts["entries"] += entries
