@@ -243,7 +243,7 @@ LARGEST = 1e4  # value of a tensor
 ALLOWED = 20
 BREAKS = {"data-dependent-shape", "data-dependent-branch"}  # of ctc_loss, which looks at what its operands hold
 KNOWN = re.compile("is the memory of a torch.complex64 tensor|_use_cudnn_ctc_loss")
-COUNTED = re.compile(r"unbind\(0\)|range\(\w+\.shape\[0\]\)")  # the batch is what a list is long
+COUNTED = re.compile(r"unbind\([01]\)|range\(\w+\.shape\[0\]\)")  # a size is the length of a list
 CALLS = 4
 
 
