@@ -133,10 +133,10 @@ class Background:
         self.stopped = False  # the program ends
 
     def takes_calls(self) -> bool:
-        """Whether the compile of a call on this thread, as it is now, may be left to the background: not under modes and transforms, which compiles refuse
-        at once, and not while the program ends."""
-        state = global_state()
-        return not (state.function_modes or state.functorch or state.dispatch_modes) and can_start_threads()
+        """Whether the compile of a call on this thread, as it is now, may be left to the background: not under modes (but for a default device) and
+        transforms, which compiles refuse at once, and not while the program ends."""
+        state = global_state(native_core().function_modes())
+        return not (state.has_modes or state.functorch or state.dispatch_modes) and can_start_threads()
 
     def add(self, frame: Any, state: Any, compile: Compile) -> Any:
         """Queues the compile of a frame that has the ticket of its code and bucket, and gives the answer for this call."""

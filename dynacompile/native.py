@@ -98,7 +98,7 @@ def core() -> ModuleType:
             with torch.inference_mode(False):
                 tensor = torch.empty(1, device="cpu")
                 types = (torch.Tensor, torch.nn.Parameter, torch.Size, torch.device, deque)
-                module.configure(*types, singletons, GLOBAL_HOOKS, forward_ad.__dict__, tensor, torch.nn.Parameter(tensor))
+                module.configure(*types, singletons, GLOBAL_HOOKS, forward_ad.__dict__, of_torch.DeviceContext, tensor, torch.nn.Parameter(tensor))
             sys.modules[NAME] = module
     reason = selftest_failure()
     if reason:

@@ -95,7 +95,7 @@ def compile_frame(
         captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
         code = captured.code
         if call is not None:
-            code = captured.bind(compile_gather(captured.roots, [i.root for i in captured.inputs], call))
+            code = captured.bind(compile_gather(captured.roots, [i.root for i in captured.inputs], call, captured.in_modes))
         return captured, code, guarding.finish(captured.guards)
 
 

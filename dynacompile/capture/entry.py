@@ -33,6 +33,7 @@ from dynacompile.capture.tensors.checkpointing import Regathered
 from dynacompile.capture.tensors.deferred_texts import TextOutdated
 from dynacompile.capture.tensors.distributions import assumable
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
+from dynacompile.capture.tensors.function_modes import DeviceMode
 from dynacompile.capture.tensors.gradients import HookLeaves, Hooks
 from dynacompile.capture.tensors.torch_functions import refusal
 from dynacompile.capture.tensors.torch_modes import TurnsOnGradients
@@ -139,8 +140,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         raise unsupported("wrapper", f"{code.co_qualname}, which talks to other processes,")
     if refusal(str(frame.globals.get("__name__"))) is not None:
         raise unsupported("frame-kind", f"{code.co_qualname} belongs to {frame.globals['__name__']}")
-    state = global_state()
-    if state.function_modes or state.functorch or state.dispatch_modes:
+    state = global_state(native_core().function_modes())
+    if state.has_modes or state.functorch or state.dispatch_modes:
         raise unsupported("active-mode")
     if of_torch.dispatch_tls_local_exclude_set().has(of_torch.functionalize_key):
         raise unsupported("active-mode", f": {code.co_qualname} runs inside of a __torch_dispatch__")
@@ -197,6 +198,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
     def trace() -> Trace:
         made = Trace(codes, frame.globals, frame.builtins, state.inference_mode, env.config.reports == "replay", policy, facts, manner)
         made.overrides.state, made.fullgraph = state.torch_function, env.config.fullgraph
+        made.overrides.modes.begin([DeviceMode(device) for device in state.function_modes])  # type: ignore[arg-type]
         made.leaves_first_steps = env.leaves_first_steps
         made.grads = getattr(frame, "grads", made.grads)
         made.limit(env.config.trace_limit)
@@ -403,6 +405,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         settings=cx.effects.settings.used or {},
         with_gradients=cx.manner.with_gradients,
         regather=cx.state(Regathered).asked,
+        in_modes=bool(state.function_modes),
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
         wrappers=wrappers_of(graph, inputs, leaves),

@@ -25,7 +25,11 @@ struct CallerState {
 PyTypeObject* caller_type;
 
 PyObject* caller_state(PyObject*, PyObject*) {
-    auto state = std::make_unique<at::ThreadLocalState>();
+    std::unique_ptr<at::ThreadLocalState> state;
+    {
+        const GuardedModesOn on;
+        state = std::make_unique<at::ThreadLocalState>();
+    }
     CallerState* made = PyObject_New(CallerState, caller_type);
     if (!made) return nullptr;
     made->state = state.release();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "frame/boundary.h"
+#include "guards/function_modes.h"
 
 namespace at {  // its header takes seconds to compile
 class ThreadLocalState;
@@ -19,6 +20,8 @@ namespace dynacompile {
 //
 // Modes are left by Python code, which an exception of a signal handler may end at any of its bytecodes; so what a compile that raises leaves
 // behind is undone here, where no bytecode runs.
+//
+// Torch-function modes are off while a compile runs: a default device is the program's, and the compiler makes tensors of its own.
 class Outside {
   public:
     Outside();
@@ -45,6 +48,7 @@ class Outside {
 
       private:
         std::unique_ptr<at::ThreadLocalStateGuard> state_;
+        const GuardedModes guarded_{nullptr};
         bool cache_ = false;
     };
 
@@ -60,6 +64,8 @@ class Outside {
     int nesting_;
     Outside* around_;
     std::vector<PyRef> handlers_;
+    const FunctionModesOff off_;
+    const GuardedModes guarded_{&off_.modes()};
 };
 
 // Whether a function of this code is set to handle a signal; false on threads on which none is handled. Takes some microseconds.

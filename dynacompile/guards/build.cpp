@@ -324,13 +324,14 @@ PyType_Slot program_slots[] = {
 PyType_Spec program_spec = {"dynacompile_native.GuardProgram", sizeof(GuardProgram), 0, Py_TPFLAGS_DEFAULT, program_slots};
 
 PyObject* configure(PyObject*, PyObject* args) {
-    PyObject *tensor, *parameter, *size, *device, *deque, *singletons, *hooks, *forward_ad, *a_tensor, *a_parameter;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!O!OO:configure", &PyType_Type, &tensor, &PyType_Type, &parameter, &PyType_Type, &size, &PyType_Type, &device, &PyType_Type, &deque,
-                          &PyTuple_Type, &singletons, &PyTuple_Type, &hooks, &PyDict_Type, &forward_ad, &a_tensor, &a_parameter))
+    PyObject *tensor, *parameter, *size, *device, *deque, *singletons, *hooks, *forward_ad, *device_context, *a_tensor, *a_parameter;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!O!O!O!O!O!OO:configure", &PyType_Type, &tensor, &PyType_Type, &parameter, &PyType_Type, &size, &PyType_Type, &device, &PyType_Type, &deque,
+                          &PyTuple_Type, &singletons, &PyTuple_Type, &hooks, &PyDict_Type, &forward_ad, &PyType_Type, &device_context, &a_tensor,
+                          &a_parameter))
         return nullptr;
     auto keep = [](PyObject* type) { return reinterpret_cast<PyTypeObject*>(Py_NewRef(type)); };
     torch_types = {keep(tensor), keep(parameter), keep(size), keep(device), keep(deque), Py_NewRef(singletons)};
-    watch_state(hooks, forward_ad);
+    watch_state(hooks, forward_ad, device_context);
     if (!probe_tensor_offset(a_tensor, a_parameter)) return nullptr;
     Py_RETURN_NONE;
 }
@@ -371,6 +372,8 @@ PyObject* try_links_by(PyObject*, PyObject* args) {
 
 PyObject* ask_links(PyObject*, PyObject*) { return PyBool_FromLong(links_are_known()); }
 
+PyObject* function_modes_of_call(PyObject*, PyObject*) { return function_modes(); }
+
 PyObject* tag_of(PyObject*, PyObject* object) {
     PyObject* dict = dict_of(object);
     return dict ? PyLong_FromUnsignedLongLong(dict_tag(dict)) : nullptr;
@@ -384,7 +387,7 @@ PyObject* epoch_of(PyObject*, PyObject* object) {
 }
 
 PyMethodDef functions[] = {
-    {"configure", boundary<configure>, METH_VARARGS, "configure(Tensor, Parameter, Size, device, deque, singleton_types, hook_dicts, a_tensor, a_parameter): torch's types; probes where tensors keep their TensorImpl."},
+    {"configure", boundary<configure>, METH_VARARGS, "configure(Tensor, Parameter, Size, device, deque, singleton_types, hook_dicts, forward_ad, device_mode, a_tensor, a_parameter): torch's types; probes where tensors keep their TensorImpl."},
     {"use_dict_tags", boundary<use_dict_tags>, METH_O, "use_dict_tags(on): whether unchanged objects are recognised by their dicts' version tags."},
     {"use_dict_watchers", boundary<use_watchers>, METH_O, "use_dict_watchers(on): whether one number tells that no dict of an unchanged object has changed, where CPython can watch dicts."},
     {"dict_epoch", boundary<epoch_of>, METH_O, "dict_epoch(object) -> int: a number that changes when a watched dict does; the dict, or the object's, is watched from now on. 0: dicts can't be watched."},
@@ -392,6 +395,7 @@ PyMethodDef functions[] = {
     {"link_result", boundary<result_of_link>, METH_O, "link_result(entry) -> object: what functools.lru_cache remembers in an entry of a bounded cache."},
     {"try_links", boundary<try_links_by>, METH_VARARGS, "try_links(entry, key, result) -> bool: whether entries of bounded caches look as expected, by one whose content is known. Else link_result takes none."},
     {"links_are_known", boundary<ask_links>, METH_NOARGS, "links_are_known() -> bool: what try_links found."},
+    {"function_modes", boundary<function_modes_of_call>, METH_NOARGS, "function_modes() -> tuple: the torch-function modes of this thread, of the call where one is compiled, outermost first."},
     {"dict_tag", boundary<tag_of>, METH_O, "dict_tag(object) -> int: the version tag of a dict, or of the object's dict."},
     {nullptr},
 };

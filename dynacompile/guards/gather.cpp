@@ -4,6 +4,9 @@
 #include <structmember.h>
 
 #include <cstring>
+#include <optional>
+
+#include "guards/function_modes.h"
 
 namespace dynacompile {
 namespace {
@@ -24,6 +27,7 @@ struct Gather {
     std::vector<int>* outputs;
     Py_ssize_t arguments;
     bool calls;  // some step is a getter
+    bool without_modes;  // calls the target while no torch-function mode is on
 };
 
 PyTypeObject* gather_type;
@@ -96,6 +100,8 @@ PyObject* gather_call(PyObject* self, PyObject* const* args, size_t nargsf, PyOb
         values.load(loaded);
     }
     for (int step : *gather->outputs) values.pass(values.loaded()[step]);
+    std::optional<FunctionModesOff> off;
+    if (gather->without_modes) off.emplace();
     return call_object(gather->target, values.arguments(), gather->outputs->size() | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
 }
 
@@ -154,7 +160,8 @@ bool add_outputs(Gather& gather, PyObject* list) {
 PyObject* gather_new(PyTypeObject* type, PyObject* args, PyObject*) {
     Py_ssize_t arguments;
     PyObject *steps, *outputs, *target, *text;
-    if (!PyArg_ParseTuple(args, "nO!O!OU:Gather", &arguments, &PyList_Type, &steps, &PyList_Type, &outputs, &target, &text)) return nullptr;
+    int without_modes = 0;
+    if (!PyArg_ParseTuple(args, "nO!O!OU|p:Gather", &arguments, &PyList_Type, &steps, &PyList_Type, &outputs, &target, &text, &without_modes)) return nullptr;
     if (!PyCallable_Check(target)) {
         PyErr_SetString(PyExc_TypeError, "Gather: the target must be callable");
         return nullptr;
@@ -167,6 +174,7 @@ PyObject* gather_new(PyTypeObject* type, PyObject* args, PyObject*) {
     gather->steps = new std::vector<Step>();
     gather->outputs = new std::vector<int>();
     gather->arguments = arguments;
+    gather->without_modes = without_modes != 0;
     return add_steps(*gather, steps) && add_outputs(*gather, outputs) ? made.release() : nullptr;
 }
 

@@ -5,8 +5,10 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
 
+#include "guards/function_modes.h"
 #include "guards/members.h"
 #include "guards/program.h"
 
@@ -73,11 +75,26 @@ bool in_forward_ad() {
     return false;
 }
 
+thread_local const ModeStack* modes_of_call = nullptr;  // that is compiled on this thread, whose modes are off meanwhile
+PyTypeObject* device_mode = nullptr;  // torch.utils._device.DeviceContext
+PyObject* device_name = nullptr;
+
+ModeStack& modes_that_are_on() { return const_cast<PythonTorchFunctionTLS&>(PythonTorchFunctionTLS::get_state()).*member_of(FunctionModes()); }
+
+// Whether a mode is the expected one: a device stands for any mode that makes it the default, as each `with torch.device(...)` makes another.
+bool is_mode(PyObject* mode, PyObject* expected) {
+    if (mode == expected) return true;
+    if (!THPDevice_Check(expected) || !Py_IS_TYPE(mode, device_mode)) return false;
+    const PyRef device = PyRef::take(PyObject_GenericGetAttr(mode, device_name));
+    if (!device) PyErr_Clear();
+    return device && THPDevice_Check(device.get()) && reinterpret_cast<THPDevice*>(device.get())->device == reinterpret_cast<THPDevice*>(expected)->device;
+}
+
 bool same_function_modes(const PythonTorchFunctionTLS& now, PyObject* expected) {
-    const auto& modes = now.*member_of(FunctionModes());
+    const ModeStack& modes = modes_of_call ? *modes_of_call : now.*member_of(FunctionModes());
     if (static_cast<Py_ssize_t>(modes.size()) != PyTuple_GET_SIZE(expected)) return false;
     for (size_t i = 0; i < modes.size(); i++) {
-        if (modes[i]->ptr(getPyInterpreter()) != PyTuple_GET_ITEM(expected, i)) return false;
+        if (!is_mode(modes[i]->ptr(getPyInterpreter()), PyTuple_GET_ITEM(expected, i))) return false;
     }
     return true;
 }
@@ -163,7 +180,28 @@ std::unique_ptr<StateCheck> parse_state(PyObject* tuple) {
     return check;
 }
 
-void watch_state(PyObject* hook_dicts, PyObject* forward_ad) {
+FunctionModesOff::FunctionModesOff() { modes_.swap(modes_that_are_on()); }
+FunctionModesOff::~FunctionModesOff() { modes_.swap(modes_that_are_on()); }
+
+GuardedModes::GuardedModes(const ModeStack* modes) : before_(std::exchange(modes_of_call, modes)) {}
+GuardedModes::~GuardedModes() { modes_of_call = before_; }
+
+GuardedModesOn::GuardedModesOn() : before_(modes_that_are_on()) {
+    if (modes_of_call) modes_that_are_on() = *modes_of_call;
+}
+GuardedModesOn::~GuardedModesOn() { modes_that_are_on() = std::move(before_); }
+
+PyObject* function_modes() {
+    const ModeStack modes = modes_of_call ? *modes_of_call : modes_that_are_on();
+    PyRef found = PyRef::take(checked(PyTuple_New(static_cast<Py_ssize_t>(modes.size()))));
+    for (size_t i = 0; i < modes.size(); i++) PyTuple_SET_ITEM(found.get(), static_cast<Py_ssize_t>(i), Py_NewRef(modes[i]->ptr(getPyInterpreter())));
+    return found.release();
+}
+
+void watch_state(PyObject* hook_dicts, PyObject* forward_ad, PyObject* device_context) {
+    Py_XDECREF(device_mode);
+    device_mode = reinterpret_cast<PyTypeObject*>(Py_NewRef(device_context));
+    if (!device_name) device_name = PyUnicode_InternFromString("device");
     Py_XDECREF(module_hooks);
     module_hooks = Py_NewRef(hook_dicts);
     Py_XDECREF(forward_ad_names);

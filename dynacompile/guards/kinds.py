@@ -281,12 +281,20 @@ def compile_state(tree: Tree, node: int, guard: Guard, index: int) -> None:
 def shown_state(value: Any) -> str:
     if is_a(value, bool):
         return "on" if value else "off"
-    return ", ".join(type(mode).__name__ for mode in value) or "none" if is_a(value, tuple) else shown(value)
+    return shown_modes(value) if is_a(value, tuple) else shown(value)
+
+
+def shown_modes(modes: tuple[object, ...]) -> str:
+    return ", ".join(repr(mode) if is_a(mode, torch.device) else type(mode).__name__ for mode in modes) or "none"
+
+
+def is_same_mode(mode: object, other: object) -> bool:
+    return mode is other or is_a(mode, torch.device) and is_a(other, torch.device) and mode == other
 
 
 def explain_state(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
     was: GlobalState = guard.expected  # type: ignore[assignment]
-    now = global_state()
+    now = global_state(native_core().function_modes())
     for field in fields(GlobalState):
         before, after = getattr(was, field.name), getattr(now, field.name)
         if field.name == "autocast":
@@ -294,8 +302,9 @@ def explain_state(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
                 if old != new:
                     yield f"autocast on {device}", str(old[1]) if old[0] else "off", str(new[1]) if new[0] else "off"
         elif field.name == "function_modes":
-            if len(before) != len(after) or any(a is not b for a, b in zip(before, after)):
-                yield STATE_NAMES[field.name], shown_state(before), shown_state(after)
+            if len(before) != len(after) or not all(map(is_same_mode, before, after)):
+                devices = all(is_a(mode, torch.device) for mode in (*before, *after))
+                yield "default device" if devices else STATE_NAMES[field.name], shown_modes(before), shown_modes(after)
         elif before != after:
             yield STATE_NAMES[field.name], shown_state(before), shown_state(after)
 

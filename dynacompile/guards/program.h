@@ -39,7 +39,7 @@ struct StateCheck {
     int torch_function;
     int64_t dispatch_modes;
     Py_ssize_t module_hooks;
-    PyObject* function_modes = nullptr;  // a tuple, owned
+    PyObject* function_modes = nullptr;  // a tuple, owned: modes, and devices for those that do nothing but make one the default
     ~StateCheck() { Py_XDECREF(function_modes); }
 };
 
@@ -250,7 +250,8 @@ bool state_holds(const StateCheck& check);
 uint64_t state_number();                         // of the facts that tell calls apart most
 uint64_t state_number(const StateCheck& check);
 std::unique_ptr<StateCheck> parse_state(PyObject* tuple);
-void watch_state(PyObject* hook_dicts, PyObject* forward_ad);  // a tuple of dicts; the namespace of torch.autograd.forward_ad. Both are kept.
+void watch_state(PyObject* hook_dicts, PyObject* forward_ad, PyObject* device_context);  // a tuple of dicts; the namespace of torch.autograd.forward_ad; a class. All are kept.
+PyObject* function_modes();  // a tuple of the modes that guards look at, outermost first
 
 inline uint64_t mix(uint64_t seed, uint64_t value) {
     uint64_t x = (seed ^ value) * 0x9E3779B97F4A7C15ull;

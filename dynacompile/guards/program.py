@@ -63,19 +63,20 @@ def compile_guards(guards: Sequence[Guard]) -> Any:
     return native_core().GuardProgram(tree.accessors, tree.checks, tree.relations)
 
 
-def compile_gather(roots: Sequence[Source], sources: Sequence[Source], target: Callable[..., Any]) -> Callable[..., Any]:
+def compile_gather(roots: Sequence[Source], sources: Sequence[Source], target: Callable[..., Any], without_modes: bool = False) -> Callable[..., Any]:
     """A native callable that takes the values of `roots` in order, loads or computes `sources` from them, and calls `target` with these.
 
-    Returns `target` itself where there is nothing to load. Raises ValueError for a source that no root leads to.
+    without_modes: no torch-function mode is on while `target` runs.
+    Returns `target` itself where there is nothing to do but the call. Raises ValueError for a source that no root leads to.
     """
-    if list(roots) == list(sources):
+    if list(roots) == list(sources) and not without_modes:
         return target
     tree = Tree()
     arguments = {root: index for index, root in enumerate(roots)}
     known: dict[Source, int] = {}
     outputs = [gather_node(tree, source, arguments, known) for source in sources]
     steps = [(accessor, parent, argument) for accessor, parent, argument in tree.accessors]
-    return native_core().Gather(len(roots), steps, outputs, target, f"gather of {len(sources)} graph inputs")
+    return native_core().Gather(len(roots), steps, outputs, target, f"gather of {len(sources)} graph inputs", without_modes)
 
 
 def gather_node(tree: Tree, source: Source, arguments: Mapping[Source, int], known: dict[Source, int]) -> int:

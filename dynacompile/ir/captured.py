@@ -153,6 +153,7 @@ class Captured:
     with_gradients: the graph is to be called, and compiled, with gradients turned on.
     regather: the program has asked for gathers to be made again in the backward, as the option of that name does.
     wrappers: None where no input or output is one.
+    in_modes: the frame began with torch-function modes on, which are to be off while the graph runs: its operations say where they make tensors.
     """
 
     name: str
@@ -171,6 +172,7 @@ class Captured:
     wrappers: Wrappers | None = None
     with_gradients: bool = False
     regather: bool = False
+    in_modes: bool = False
 
     @property
     def graph(self) -> torch.fx.GraphModule | None:

@@ -27,7 +27,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodWrapperType
 from typing import Any, TypeGuard, TypeVar
@@ -145,7 +145,8 @@ class ModuleFacts:
 class GlobalState:
     """What torch reads from thread and process state.
 
-    autocast: (enabled, dtype) per AUTOCAST_DEVICES, the dtype None where not enabled. function_modes: the torch-function modes themselves, outermost first.
+    autocast: (enabled, dtype) per AUTOCAST_DEVICES, the dtype None where not enabled. function_modes: the torch-function modes, outermost first: a device
+    for one that does nothing but make it the default, as each `with torch.device(...)` makes another, and any other mode itself.
     torch_function: 0 enabled, 1 disabled for subclasses, 2 disabled. dispatch_modes: their number. module_hooks: number of hooks for all modules.
     functorch: a transform of torch.func, the vmap of autograd's own, or a level of forward-mode differentiation, is active.
     """
@@ -160,6 +161,11 @@ class GlobalState:
     dispatch_modes: int
     functorch: bool
     module_hooks: int
+
+    @property
+    def has_modes(self) -> bool:
+        """Whether there is a torch-function mode that sees more than the functions which make tensors."""
+        return not all(is_a(mode, torch.device) for mode in self.function_modes)
 
 
 def is_a(value: object, kinds: type[Kind] | tuple[type[Kind], ...]) -> TypeGuard[Kind]:
@@ -246,8 +252,10 @@ def in_batches_of_gradients() -> bool:
     return bool(of_torch.dispatch_tls_local_include_set().has(key))
 
 
-def global_state() -> GlobalState:
-    """The state now; to be taken before the capture enters modes of its own."""
+def global_state(function_modes: Sequence[object] | None = None) -> GlobalState:
+    """The state now; to be taken before the capture enters modes of its own. function_modes: those of the call that is compiled, which are off while the
+    compiler runs; None: those that are on."""
+    modes = of_torch.get_current_function_mode_stack() if function_modes is None else function_modes
     return GlobalState(
         grad_mode=torch.is_grad_enabled(),
         inference_mode=torch.is_inference_mode_enabled(),
@@ -255,7 +263,7 @@ def global_state() -> GlobalState:
         default_dtype=torch.get_default_dtype(),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         torch_function=0 if of_torch.is_torch_function_enabled() else 2 if of_torch.is_torch_function_all_disabled() else 1,
-        function_modes=tuple(of_torch.get_current_function_mode_stack()),
+        function_modes=tuple(mode.device if type(mode) is of_torch.DeviceContext else mode for mode in modes),
         dispatch_modes=of_torch.len_torch_dispatch_stack(),
         functorch=of_torch.peek_interpreter_stack() is not None or in_batches_of_gradients() or of_torch.is_tracing() or forward_ad._current_level >= 0,
         module_hooks=sum(map(len, GLOBAL_HOOKS)),

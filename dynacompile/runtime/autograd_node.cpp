@@ -1,4 +1,5 @@
 // The autograd node of a compiled region: one for all its differentiable outputs.
+#include "guards/function_modes.h"
 #include "runtime/again.h"
 #include "runtime/continuation.h"
 
@@ -310,6 +311,7 @@ public:
     }
 
     variable_list apply(variable_list&& tangents) override {
+        const FunctionModesOff off;  // as where torch runs a function of Python's in a backward pass
         check_state(tangents);
         const bool twice = c10::GradMode::is_enabled();
         Tensors flat;

@@ -82,10 +82,10 @@ class FunctionModes:
             out.call_function(PUSH, [mode])
             out.emit("POP_TOP")
 
-    def refuse(self, what: str) -> None:
-        """For what runs as one operation: eager would ask the modes about what it calls."""
-        if self.watched or self.elsewhere:
-            raise unsupported("active-mode", f", entered in the frame, and {what} would run as one operation")
+    def refuse(self, what: str, *, makes_tensors: bool = False) -> None:
+        """For what runs as one operation: eager would ask the modes about what it calls. makes_tensors: it may do so without saying on which device."""
+        if self.watched or makes_tensors and self.elsewhere:
+            raise unsupported("active-mode", f", and {what} would run as one operation")
 
 
 class DeviceMode(Value):

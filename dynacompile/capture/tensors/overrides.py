@@ -194,7 +194,7 @@ class Overrides:
         if isinstance(function, types.FunctionType) and str(function.__module__).startswith("torch."):
             return function_value(self.cx, function, Constant(function, function.__qualname__)).call(self.cx, args, kwargs)
         if isinstance(function, types.FunctionType) or getattr(function, "namespace", "aten") not in ("aten", "prims"):
-            self.modes.refuse(getattr(function, "__qualname__", str(function)))
+            self.modes.refuse(getattr(function, "__qualname__", str(function)), makes_tensors=True)
         return None
 
     def getter(self, tensor: Value, name: str) -> Value | None:
