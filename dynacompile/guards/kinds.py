@@ -285,7 +285,7 @@ def shown_state(value: Any) -> str:
 
 
 def shown_modes(modes: tuple[object, ...]) -> str:
-    return ", ".join(repr(mode) if is_a(mode, torch.device) else type(mode).__name__ for mode in modes) or "none"
+    return ", ".join(str(mode) if is_a(mode, torch.device) else type(mode).__name__ for mode in modes) or "none"
 
 
 def is_same_mode(mode: object, other: object) -> bool:

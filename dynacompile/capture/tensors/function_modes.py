@@ -14,7 +14,7 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.values.base import Keywords, Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import EFFECTS, ConstantValue
 from dynacompile.capture.values.contexts import ContextValue
 from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.private import of_torch
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 
 class FunctionModes:
-    """The stack, outermost first. before: as it was when the frame began; entries of it are known by identity."""
+    """The stack, outermost first. before: as it was when the frame began, with nothing but default devices; entries of it are known by identity."""
 
     def __init__(self) -> None:
         self.before: tuple[Value, ...] = ()
@@ -52,6 +52,19 @@ class FunctionModes:
     def elsewhere(self) -> bool:
         """Whether code that capture does not follow would make its tensors in another place in the graph."""
         return self.device not in (None, CPU)
+
+    def push(self, cx: Context, mode: Value) -> None:
+        if mode.pytype() is of_torch.DeviceContext and not isinstance(mode, DeviceMode):
+            mode = DeviceMode(mode.get_attr(cx, "device").constant(), mode)
+        self.stack.append(mode)
+
+    def pop(self) -> Value:
+        if not self.stack:
+            raise unsupported("would-raise", "no torch-function mode to pop")
+        return shown(self.stack.pop())
+
+    def at(self, place: int) -> Value:
+        return shown(self.stack[place])
 
     @contextmanager
     def popped(self) -> Iterator[Value]:
@@ -91,14 +104,18 @@ class FunctionModes:
 class DeviceMode(Value):
     """torch.utils._device.DeviceContext: functions that make tensors make them on a device."""
 
-    def __init__(self, device: torch.device, real: DeviceContext | None = None):
-        self.device, self.real = device, real
+    def __init__(self, device: torch.device, of_frame: Value | None = None):
+        """of_frame: the object, where the frame has made it or read it."""
+        self.device, self.of_frame = device, of_frame
 
     def describe(self) -> str:
         return f"the mode of {self.device!r}"
 
     def pytype(self) -> type:
         return DeviceContext
+
+    def get_attr(self, cx: Context, name: str) -> Value:
+        return ConstantValue(self.device) if name == "device" else super().get_attr(cx, name)
 
     def placed(self, function: Any, kwargs: dict[str, Value]) -> dict[str, Value]:
         """The keywords that the function gets."""
@@ -108,10 +125,18 @@ class DeviceMode(Value):
         return Keywords({**kwargs, "device": ConstantValue(self.device)})
 
     def rebuild(self, out: Writer) -> None:
-        if self.real is not None:
-            out.const(self.real)
+        if self.of_frame is not None:
+            out.value(self.of_frame)
         else:
             out.call_function(DeviceContext, [ConstantValue(self.device)])
+
+    def children(self) -> Sequence[Value]:
+        return () if self.of_frame is None else (self.of_frame,)
+
+
+def shown(mode: Value) -> Value:
+    """What the frame sees of a mode."""
+    return mode.of_frame if isinstance(mode, DeviceMode) and mode.of_frame is not None else mode
 
 
 class DeviceBlock(ContextValue):
@@ -129,10 +154,22 @@ class DeviceBlock(ContextValue):
         return ConstantValue(self.device)
 
     def exit(self, cx: Context) -> None:
-        cx.overrides.modes.stack.pop()
+        cx.overrides.modes.pop()
 
     def rebuild(self, out: Writer) -> None:
         out.const(self.device)
 
     def rebuild_entered(self, out: Writer) -> None:
         out.const(self.device)
+
+
+def enter_device(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return DeviceBlock(args[0].constant()).enter(cx)
+
+
+def exit_device(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    cx.overrides.modes.pop()
+    return ConstantValue(None)
+
+
+EFFECTS |= {(torch.device, "__enter__"): enter_device, (torch.device, "__exit__"): exit_device}

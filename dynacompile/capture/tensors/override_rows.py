@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import overrides
 
-from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.tensors.function_modes import POP, PUSH
 from dynacompile.capture.tensors.overrides import DISABLED, ENABLED, NOT_FOR_SUBCLASSES, OVERRIDE
 from dynacompile.capture.values.base import Value, bind_arguments
@@ -50,15 +49,13 @@ def default_override(cx: Context, args: list[Value], kwargs: dict[str, Value]) -
 
 @handles(PUSH)
 def push_mode(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    cx.overrides.modes.stack.append(args[0])
+    cx.overrides.modes.push(cx, args[0])
     return ConstantValue(None)
 
 
 @handles(POP)
 def pop_mode(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if not cx.overrides.modes.stack:
-        raise unsupported("would-raise", "no torch-function mode to pop")
-    return cx.overrides.modes.stack.pop()
+    return cx.overrides.modes.pop()
 
 
 @handles(of_torch.len_torch_function_stack)
@@ -68,7 +65,7 @@ def count_modes(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 @handles(of_torch.get_function_stack_at)
 def mode_at(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return cx.overrides.modes.stack[args[0].constant()]
+    return cx.overrides.modes.at(args[0].constant())
 
 
 @handles(of_torch.is_torch_function_mode_enabled)

@@ -20,6 +20,7 @@ import torch
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Method, Value, stepped, wraps
 from dynacompile.capture.values.own_methods import refuse_own
+from dynacompile.capture.values.rows import Row
 from dynacompile.ir.guard_facts import hashes_by_identity, identity, is_a
 from dynacompile.ir.namespaces import class_lookup, defines
 from dynacompile.ir.source import Attr, Source
@@ -79,6 +80,8 @@ class ConstantValue(Value):
         row = TEXT_METHODS.get(name) if isinstance(self.value, str) else None
         if row is not None and (found := row(cx, self, args, kwargs)) is not None:
             return found
+        if (effect := EFFECTS.get((type(self.value), name))) is not None:
+            return effect(cx, [self, *args], kwargs)
         if not hasattr(self.value, name):
             raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
         call = cx.fold if isinstance(self.value, (str, bytes)) else cx.pure
@@ -120,6 +123,8 @@ class ConstantValue(Value):
         out.const(self.value)
 
 
+EFFECTS: dict[tuple[type, str], Row] = {}
+"""Methods of constants that change what the frame sees, by class and name. They are not called while the frame is captured."""
 TEXT_METHODS: dict[str, Callable[[Context, ConstantValue, list[Value], dict[str, Value]], Value | None]] = {}
 """Methods of texts that may be given more than constants, by name; None where they are not, or what they are given is refused."""
 
