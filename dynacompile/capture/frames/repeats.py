@@ -93,7 +93,7 @@ class Repeats:
         cx, recorder = self.cx, self.cx.recorder
         known = cx.symbols is None or not cx.symbols.unbacked
         plain = known and not cx.bodies and cx.handling is None and recorder.watch is None and not recorder.bases
-        return plain and not cx.overrides.modes.stack
+        return plain and not cx.overrides.modes.watched
 
     def reads_symbols_of(self, module: ModuleValue) -> bool:
         """Whether an attribute of the module, or of what it has, is a symbol, on which its guards say nothing."""
@@ -303,7 +303,7 @@ class Repetition:
 
 
 def state_now(cx: FrameContext) -> State:
-    return global_state(), tuple(map(id, cx.modes.autocasts)), cx.effects.outside, cx.recorder.turned, cx.state(Conditions).asked
+    return global_state(cx.overrides.modes.devices()), tuple(map(id, cx.modes.autocasts)), cx.effects.outside, cx.recorder.turned, cx.state(Conditions).asked
 
 
 def was_read(module: ModuleValue) -> bool:

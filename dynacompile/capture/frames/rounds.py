@@ -120,7 +120,7 @@ class Rounds:
             or cx.bodies
             or cx.handling is not None
             or cx.modes.inference
-            or cx.overrides.modes.stack
+            or cx.overrides.modes.watched
         ):
             return False
         return recorder.watch is None and not (recorder.bases or recorder.asked or recorder.inference_memory or recorder.folded) and not torch.is_grad_enabled()

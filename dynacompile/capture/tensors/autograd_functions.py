@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import types
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -59,8 +60,10 @@ class ApplyValue(CallableValue):
             return followed(cx, self.cls, args)
         if cx.state(TorchModes).inference and cx.state(TorchModes).is_grad_enabled() and any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
             raise unsupported("autograd-function", f"{self.describe()}, under grad mode inside of inference mode,")
-        self.try_backward(cx, [a.argument()[1] for a in args])
-        return cx.op("call_function", leaf(self.cls, takes_none), args, {})
+        device = cx.overrides.modes.device if cx.overrides.is_on() else None
+        apply = leaf(self.cls, takes_none, device)
+        self.try_backward(cx, apply, [a.argument()[1] for a in args])
+        return cx.op("call_function", apply, args, {})
 
     def guard_parts(self, cx: Context) -> bool:
         """The entry relies on the code of the function. Gives whether its backward may be given None."""
@@ -75,21 +78,21 @@ class ApplyValue(CallableValue):
             guard_part(cx, part, Attr(Constant(self.cls, self.cls.__qualname__), name), self.describe(), seen)
         return any("set_materialize_grads" in names for code in seen for names in all_names(code))
 
-    def try_backward(self, cx: Context, fakes: list[Any]) -> None:
+    def try_backward(self, cx: Context, apply: Callable[..., Any], fakes: list[Any]) -> None:
         """Runs forward and backward on fakes, to see that both can be traced."""
         if not torch.is_grad_enabled():
             return
         try:
-            self.run_on_fakes(cx, fakes)
+            self.run_on_fakes(cx, apply, fakes)
         except Exception as reason:  # whatever the user's code raises on fakes, eager is to run it
-            check_recurs(reason, lambda: self.run_on_fakes(cx, fakes))
+            check_recurs(reason, lambda: self.run_on_fakes(cx, apply, fakes))
             raise unsupported("autograd-function", f"{self.describe()}, which can't be traced ({type(reason).__name__}: {reason}),") from reason
 
-    def run_on_fakes(self, cx: Context, fakes: list[Any]) -> None:
+    def run_on_fakes(self, cx: Context, apply: Callable[..., Any], fakes: list[Any]) -> None:
         with cx.recorder.mode:
             inputs = [f.detach().requires_grad_(f.requires_grad) if isinstance(f, torch.Tensor) else f for f in fakes]
             given = [stand_in(f, i) if isinstance(f, torch.Tensor) else f for f, i in zip(fakes, inputs)]
-            found = self.cls.apply(*given)  # type: ignore[attr-defined]
+            found = apply(*given)
             outputs = [o for o in (found if isinstance(found, tuple) else (found,)) if isinstance(o, torch.Tensor) and o.requires_grad]
             wanted = [f for f in inputs if isinstance(f, torch.Tensor) and f.requires_grad]
             if outputs and wanted:
@@ -124,11 +127,13 @@ def stand_in(fake: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone()[...] if fake._is_view() else tensor.clone()
 
 
-def leaf(cls: Any, takes_none: bool) -> Callable[..., Any]:
-    """takes_none: its backward may be given None for the gradients of results that are not used."""
+def leaf(cls: Any, takes_none: bool, device: torch.device | None) -> Callable[..., Any]:
+    """takes_none: its backward may be given None for the gradients of results that are not used. device: where forward makes its tensors; backward runs
+    without the modes of the call, as in eager."""
 
     def apply(*args: Any) -> Any:
-        return cls.apply(*args)
+        with nullcontext() if device is None else device:
+            return cls.apply(*args)
 
     apply.__name__ = apply.__qualname__ = f"{cls.__name__}_apply"
     apply.takes_none = takes_none  # type: ignore[attr-defined]

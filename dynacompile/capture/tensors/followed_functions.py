@@ -140,7 +140,7 @@ def run_backward(cx: Context, ctx: FunctionContext, backward: Body, outputs: lis
     """The gradients of `count` arguments."""
     with cx.recorder.mode:
         given = [backward.input(torch.empty_like(o.fake)) if isinstance(o, TensorValue) else NONE for o in outputs]
-    with torch.no_grad(), backward.traced():
+    with torch.no_grad(), backward.traced(), cx.overrides.modes.off():
         result = static_method(cx, ctx.cls, "backward", [ctx, *given])
     found = outputs_of(cx, result)
     plain = all(type(g) is TensorValue or isinstance(g, ConstantValue) and g.value is None for g in found)

@@ -46,7 +46,7 @@ class FunctionModes:
     @property
     def device(self) -> torch.device | None:
         """Where tensors are made, if a mode says so."""
-        return next((mode.device for mode in reversed(self.stack) if isinstance(mode, DeviceMode)), None)
+        return next(reversed(self.devices()), None)
 
     @property
     def elsewhere(self) -> bool:
@@ -66,6 +66,10 @@ class FunctionModes:
     def at(self, place: int) -> Value:
         return shown(self.stack[place])
 
+    def devices(self) -> tuple[torch.device, ...]:
+        """Of the modes that say where tensors are made, outermost first."""
+        return tuple(mode.device for mode in self.stack if isinstance(mode, DeviceMode))
+
     @contextmanager
     def popped(self) -> Iterator[Value]:
         mode = self.stack.pop()
@@ -73,6 +77,15 @@ class FunctionModes:
             yield mode
         finally:
             self.stack.append(mode)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """For what a backward pass runs, in which there are no modes."""
+        before, self.stack = self.stack, []
+        try:
+            yield
+        finally:
+            self.stack = before
 
     def changed(self) -> list[Value]:
         """The modes to be pushed when the frame's code ends here."""

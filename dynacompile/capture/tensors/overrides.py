@@ -193,8 +193,8 @@ class Overrides:
             return None
         if isinstance(function, types.FunctionType) and str(function.__module__).startswith("torch."):
             return function_value(self.cx, function, Constant(function, function.__qualname__)).call(self.cx, args, kwargs)
-        if isinstance(function, types.FunctionType) or getattr(function, "namespace", "aten") not in ("aten", "prims"):
-            self.modes.refuse(getattr(function, "__qualname__", str(function)), makes_tensors=True)
+        if isinstance(function, types.FunctionType):  # unlike kernels of operators, which no mode sees
+            self.modes.refuse(function.__qualname__, makes_tensors=True)
         return None
 
     def getter(self, tensor: Value, name: str) -> Value | None:
