@@ -15,6 +15,10 @@ from dynacompile.ir.guard_facts import Flag, global_state
 from dynacompile.ir.wording import shown
 
 
+class Mode(TorchFunctionMode):
+    """One that says nothing."""
+
+
 @contextmanager
 def default_dtype():
     torch.set_default_dtype(torch.float64)
@@ -49,7 +53,8 @@ CHANGES = {
     "autocast on cpu": lambda: torch.autocast("cpu", torch.bfloat16),
     "default dtype": default_dtype,
     "deterministic algorithms": deterministic,
-    "torch function modes": default_device,
+    "default device": default_device,
+    "torch function modes": Mode,
     "dispatch modes": TorchDispatchMode,
     "torch function": torch._C.DisableTorchFunctionSubclass,
     "hooks for all modules": module_hook,
@@ -70,9 +75,6 @@ def test_changes_are_seen(change):
 
 
 def test_autocast_dtype_and_mode_identity():
-    class Mode(TorchFunctionMode):
-        pass
-
     with torch.autocast("cpu", torch.bfloat16):
         program = compile_guards([Guard("GLOBAL_STATE", None, global_state())])
     with torch.autocast("cpu", torch.float16):
@@ -81,6 +83,35 @@ def test_autocast_dtype_and_mode_identity():
         program = compile_guards([Guard("GLOBAL_STATE", None, global_state())])
         assert program.check((), None, {}, {})
     with Mode():
+        assert not program.check((), None, {}, {})
+
+
+def test_default_devices_are_compared_by_device():
+    with torch.device("meta"):
+        guards = [Guard("GLOBAL_STATE", None, global_state())]
+        program = compile_guards(guards)
+    with torch.device("meta"):
+        assert program.check((), None, {}, {}) and not failures(guards, {})
+    with default_device():
+        assert program.check((), None, {}, {}) and not failures(guards, {})
+    with torch.device("cpu"):
+        assert not program.check((), None, {}, {})
+        assert [f.text for f in failures(guards, {})] == ["default device: meta -> cpu"]
+    with torch.device("meta"), torch.device("meta"):
+        assert not program.check((), None, {}, {})
+    with torch.device("meta"), Mode():
+        assert not program.check((), None, {}, {})
+        assert [f.text for f in failures(guards, {})] == ["torch function modes: meta -> meta, Mode"]
+    assert not program.check((), None, {}, {})
+
+
+def test_a_default_device_by_another_class_is_another_mode():
+    class Context(torch.utils._device.DeviceContext):
+        pass
+
+    with torch.device("meta"):
+        program = compile_guards([Guard("GLOBAL_STATE", None, global_state())])
+    with Context("meta"):
         assert not program.check((), None, {}, {})
 
 

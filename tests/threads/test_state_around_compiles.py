@@ -59,7 +59,7 @@ STATES = {
     "one_thread_of_autograd": lambda: torch.autograd.set_multithreading_enabled(False),
     "functions_of_subclasses_off": torch._C.DisableTorchFunctionSubclass,
 }
-LEFT_TO_PYTHON = frozenset({"inference_with_gradients", "default_device"})  # nothing is compiled there
+LEFT_TO_PYTHON = frozenset({"inference_with_gradients"})  # nothing is compiled there
 BACKENDS = {"eager": {}, "aot_eager": {"backend": "aot_eager"}, "reference": {"backend": "default", "options": {"reference": True}}}
 
 PLAIN = "def f(x, w):\n    return (x @ w).sin() + torch.ones(3)"
