@@ -1,5 +1,5 @@
 """Programs over sequences (batch, time, width): embeddings, positions, attention, shifted slices, windows, scans, rolls, sorts, gathers and scatters, products,
-sizes in arithmetic and in branches, and losses, forward and backward, called with batches and lengths that change.
+sizes in arithmetic and in branches, and losses, forward and backward, called with batches and lengths that change, some under a default device.
 
     python -m tests.fuzz.sequences FIRST LAST [--backend default|reference] [--device cuda] [--show]
 
@@ -249,13 +249,15 @@ CALLS = 4
 
 @dataclass(frozen=True)
 class Program:
-    """calls: batch, length and width of x, and the length of k. symbols: what `compile` is told of them. differentiated: inputs have gradients."""
+    """calls: batch, length and width of x, and the length of k. symbols: what `compile` is told of them. differentiated: inputs have gradients.
+    default: calls are made under the device of the tensors, as all are on other devices."""
 
     seed: int
     source: str
     calls: tuple[tuple[int, int, int, int], ...]
     symbols: Any
     differentiated: bool
+    default: bool = False
 
     def function(self) -> Callable[..., Any]:
         space: dict[str, Any] = {"torch": torch, "F": F}
@@ -336,13 +338,14 @@ def generate(seed: int) -> Program:
             pass
     body = "".join(f"    {line}\n" for line in writer.lines)
     symbols = plain.symbols if not COUNTED.search(body) or not isinstance(plain.symbols, dict) else True
-    return Program(seed, f"def program(x, w, i, n, k):\n{body}    return r, t\n", plain.calls, symbols, plain.differentiated)
+    default = pick.random() < 0.25
+    return Program(seed, f"def program(x, w, i, n, k):\n{body}    return r, t\n", plain.calls, symbols, plain.differentiated, default)
 
 
 def run(function: Callable, program: Program, call: int, dtype: torch.dtype, device: str) -> list[torch.Tensor | None]:
     """Results, and the gradients of x, w and k."""
     given = program.arguments(call, dtype, device)
-    with nullcontext() if device == "cpu" else torch.device(device):
+    with torch.device(device) if program.default or device != "cpu" else nullcontext():
         made = list(function(**given))
     roots = [t for t in made if t.requires_grad]
     if roots:
