@@ -40,6 +40,7 @@ MOST_LOOKED_AT = 20_000  # objects among which gradients are looked for
 DEEPEST = 2  # attributes of attributes of what a frame is given
 UNTIL_IT_ENDS = 2.0  # seconds for which the exit of the program waits, where a compile is in a call that takes as long
 ASKED_AGAIN = 0.1  # seconds
+LOOKED_AGAIN = 0.001
 
 
 class Ending(BaseException):
@@ -201,10 +202,19 @@ class Background:
             return False
         native_core().hurry(1)
         try:
-            with self.priority_of_caller(), self.changed:
-                return self.changed.wait_for(lambda: self.thread is None and not self.jobs, timeout)
+            with self.priority_of_caller():
+                return self.has_ended(timeout)
         finally:
             native_core().hurry(-1)
+
+    def has_ended(self, timeout: float | None) -> bool:
+        """Waits without the lock: an interrupt of `Condition.wait` may come where that does not hold the lock, and leaving its block would then raise."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.thread is not None or self.jobs:
+            if end is not None and time.monotonic() >= end:
+                return False
+            time.sleep(LOOKED_AGAIN)
+        return True
 
     @contextmanager
     def priority_of_caller(self) -> Iterator[None]:
