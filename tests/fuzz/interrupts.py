@@ -106,6 +106,17 @@ def modes() -> Case:
     return Case(lambda: c(x), lambda: fn(x), c)
 
 
+def default_device() -> Case:
+    fn = source("def f(x):\n    return x * torch.arange(3) + torch.zeros(3)")
+    c, x = compiled(fn), torch.ones(3)
+
+    def run() -> Any:
+        with torch.device("cpu"):
+            return c(x)
+
+    return Case(run, lambda: fn(x), c)
+
+
 def refused() -> Case:
     """Errors that capture takes for facts."""
     fn = source(
@@ -246,6 +257,7 @@ SCENARIOS: dict[str, Callable[[], Case]] = {
         user_backend,
         subclass,
         in_the_background,
+        default_device,
     )
 }
 ABORTS = ("instance of 'python_error'", "instance of 'pybind11::error_already_set'")

@@ -4,6 +4,8 @@ On the device "meta" tensors have no values, so where each one is made shows in 
 """
 
 import contextlib
+import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -536,4 +538,40 @@ def test_compiled_in_the_background():
         with WAYS[way]():
             assert where(run(x())) == expected
     assert len(dynacompile.cache_entries(run)) == 2
+    assert depth() == 0
+
+
+def test_handlers_of_signals_are_in_the_modes_of_the_program():
+    seen = []
+
+    def note(place):
+        seen.append((place, depth(), torch.zeros(1).device.type))
+
+    def backend(graph, inputs):
+        note("compiler")
+        signal.raise_signal(signal.SIGUSR1)
+        note("compiler")
+        return graph
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: note("handler"))
+    try:
+        run = dynacompile.compile(lambda x: x + torch.zeros(2), backend=backend, isolate_recompiles=True, options={"fallback": "none"})
+        with torch.device("meta"):
+            run(torch.ones(2))
+            note("program")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [("compiler", 0, "cpu"), ("handler", 1, "meta"), ("compiler", 0, "cpu"), ("program", 1, "meta")]
+
+
+def test_threads_have_default_devices_of_their_own():
+    run = dynacompile.compile(lambda x: (torch.zeros(2), x + 1), backend="eager", isolate_recompiles=True, options={"fallback": "none"})
+
+    def call(device):
+        with default(device):
+            return [run(torch.ones(2))[0].device.type for _ in range(5)]
+
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(3):
+            assert list(pool.map(call, ("meta", "cpu", None))) == [["meta"] * 5, ["cpu"] * 5, ["cpu"] * 5]
     assert depth() == 0
