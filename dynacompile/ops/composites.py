@@ -1,5 +1,5 @@
-"""Functions of torch that its own code takes apart by numbers, or by elements of tensors, taken apart by symbols. Along symbolic sizes the former would have an
-entry for each size, and the latter break the graph."""
+"""Functions of torch that its own code takes apart by numbers, or by elements of tensors, taken apart by symbols. Along symbolic sizes, or for numbers that
+vary, the former would have an entry for each, and the latter break the graph."""
 
 from __future__ import annotations
 
@@ -95,6 +95,38 @@ def power(input: torch.Tensor, exponent: float) -> torch.Tensor:
     return torch.pow(input, torch.full((), exponent, dtype=input.dtype, device=input.device))
 
 
+def lerp(input: torch.Tensor, end: torch.Tensor, weight: float) -> torch.Tensor:
+    """As `power`; in float32 where tensors are of half precision, as ATen's kernels."""
+    wide = torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype
+    return torch.lerp(input.to(wide), end.to(wide), torch.full((), weight, dtype=wide, device=input.device)).to(input.dtype)
+
+
+def huber_loss(input: torch.Tensor, target: torch.Tensor, *, delta: float, reduction: str = "mean") -> torch.Tensor:
+    if delta <= 0:
+        raise RuntimeError("huber_loss does not support non-positive values for delta.")
+    apart = (input - target).abs()
+    return reduced(torch.where(apart <= delta, 0.5 * apart * apart, delta * (apart - 0.5 * delta)), reduction)
+
+
+def smooth_l1_loss(input: torch.Tensor, target: torch.Tensor, *, beta: float, reduction: str = "mean") -> torch.Tensor:
+    if beta < 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    apart = (input - target).abs()
+    if beta == 0:
+        return reduced(apart, reduction)
+    return reduced(torch.where(apart < beta, 0.5 * apart * apart / beta, apart - 0.5 * beta), reduction)
+
+
+def reduced(terms: torch.Tensor, reduction: str) -> torch.Tensor:
+    return terms.mean() if reduction == "mean" else terms.sum() if reduction == "sum" else terms
+
+
+def smoothed_cross_entropy(*args: torch.Tensor, label_smoothing: float, **kwargs: Any) -> torch.Tensor:
+    """Of classes: the loss follows a line from that without smoothing to that with nothing else."""
+    plain, even = (F.cross_entropy(*args, label_smoothing=n, **kwargs) for n in (0.0, 1.0))  # type: ignore[misc, arg-type]
+    return plain * (1 - label_smoothing) + even * label_smoothing
+
+
 def is_symbolic(value: Any) -> bool:
     return isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape))
 
@@ -128,7 +160,33 @@ def of_max_pool1d(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return max_pool1d if is_symbolic(x) else None
 
 
+def of_lerp(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 3 or kwargs or not isinstance(args[2], (torch.SymInt, torch.SymFloat)) or not torch.is_grad_enabled():
+        return None
+    taken = all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in args[:2]) and args[0].dtype == args[1].dtype
+    return lerp if taken and any(t.requires_grad for t in args[:2]) else None
+
+
+def of_huber_loss(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return huber_loss if is_of_bound(args, kwargs, "delta") else None
+
+
+def of_smooth_l1_loss(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return smooth_l1_loss if is_of_bound(args, kwargs, "beta") else None
+
+
+def is_of_bound(args: Sequence[Any], kwargs: dict[str, Any], name: str) -> bool:
+    """Whether a loss of two like tensors has a bound that varies."""
+    bound, plain = kwargs.get(name), len(args) == 2 and kwargs.keys() <= {name, "reduction"} and kwargs.get("reduction", "mean") in ("mean", "sum", "none")
+    if not plain or not isinstance(bound, torch.SymFloat) or not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in args):
+        return False
+    return args[0].dtype == args[1].dtype and tuple(args[0].shape) == tuple(args[1].shape)
+
+
 def of_cross_entropy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    smoothing = kwargs.get("label_smoothing")
+    if len(args) > 1 and isinstance(smoothing, torch.SymFloat) and isinstance(args[1], torch.Tensor) and not args[1].is_floating_point():
+        return smoothed_cross_entropy if bool(smoothing >= 0) and bool(smoothing <= 1) else None
     if (
         len(args) != 2
         or not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in args)
@@ -174,6 +232,9 @@ COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     torch.max_pool1d: of_max_pool1d,
     F.max_pool1d: of_max_pool1d,
     F.cross_entropy: of_cross_entropy,
+    F.huber_loss: of_huber_loss,
+    F.smooth_l1_loss: of_smooth_l1_loss,
+    **dict.fromkeys((torch.lerp, "lerp"), of_lerp),
     **dict.fromkeys((torch.pow, operator.pow, "pow", "__pow__"), of_power),
 }
 """By function, or name of a method: what is to be called in its stead for some arguments; None: the function itself."""

@@ -86,6 +86,40 @@ def test_gradients(backend):
     assert check_varying(lambda x, f: (x * f).sin() / f + x * (f * 2), given, 2, backend=backend)
 
 
+TAKEN_APART = {
+    "lerp": lambda x, f: torch.lerp(x, x.detach() * 2, f) + x.lerp(x.detach() + 1, f / 2),
+    "lerp of halves": lambda x, f: torch.lerp(x.bfloat16(), x.detach().bfloat16() * 2, f),
+    "huber_loss": lambda x, f: F.huber_loss(x, x.detach() ** 2, delta=f),
+    "huber_loss of each": lambda x, f: F.huber_loss(x, x.detach() ** 2, reduction="none", delta=f),
+    "smooth_l1_loss": lambda x, f: F.smooth_l1_loss(x, x.detach() ** 2, beta=f, reduction="sum"),
+    "label_smoothing": lambda x, f: F.cross_entropy(x.view(2, 2), torch.tensor([1, -100]), label_smoothing=f / 2),
+    "label_smoothing, weights": lambda x, f: F.cross_entropy(x.view(2, 2), torch.tensor([1, 0]), torch.tensor([0.3, 2.0]), label_smoothing=f / 2),
+    "label_smoothing of each": lambda x, f: F.cross_entropy(x.view(2, 2), torch.tensor([1, 0]), reduction="none", label_smoothing=f / 2),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN_APART)
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+def test_numbers_that_the_backward_of_torch_asks_for(name, backend):
+    given = [(X.clone().requires_grad_(), f) for f in (0.1, 0.25, 1.75, 0.5, 0.6)]
+    assert check_varying(TAKEN_APART[name], given, 2, backend=backend)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0])
+def test_bounds_of_losses_that_torch_refuses_or_knows_otherwise(bound):
+    for function in (lambda x, f: F.huber_loss(x, x * 2, delta=f), lambda x, f: F.smooth_l1_loss(x, x * 2, beta=f)):
+        compiled = dynacompile.compile(function, isolate_recompiles=True)
+        for f in (0.5, 0.75, bound):
+            try:
+                want = function(X, f)
+            except RuntimeError as error:
+                with pytest.raises(RuntimeError) as caught:
+                    compiled(X, f)
+                assert str(caught.value).splitlines()[0] == str(error).splitlines()[0]
+            else:
+                torch.testing.assert_close(compiled(X, f), want)
+
+
 def test_symbolic_from_the_start():
     assert check_varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 1, dynamic=True)
 
