@@ -218,7 +218,7 @@ def refuses_writes(view: torch.Tensor) -> bool:
     if not view._is_view():
         return False
     base: Any = view._base
-    return base.is_leaf and base.requires_grad or get_creation_meta(view) is not CreationMeta.DEFAULT
+    return base.is_leaf or get_creation_meta(view) != CreationMeta.DEFAULT
 
 
 class StandIn(ModuleType):

@@ -71,6 +71,21 @@ def test_later_call(name, later):
         check_outcome(compiled, make)
 
 
+@BACKENDS
+@pytest.mark.parametrize("name", ["computed", "view of computed", "part of computed"])
+def test_tensors_that_autograd_computed_are_written_in_the_graph(name, backend):
+    def story(wrap):
+        run = wrap(lambda t: t.mul_(3) + 1)
+        w = leaf()
+        t = {**INPUTS, "part of computed": lambda: (w * 2)[:, ::2]}[name]()
+        yield run(t), t, t._base
+        (run(t) * t).sum().backward()
+        yield w.grad
+
+    events = check_same(story, backend=backend)
+    assert not any(isinstance(event, dynacompile.events.GraphBroke) for event in events)
+
+
 def test_writes_under_no_grad_are_no_matter():
     """Parameters that an optimizer writes have no such guard."""
 
