@@ -127,6 +127,25 @@ def smoothed_cross_entropy(*args: torch.Tensor, label_smoothing: float, **kwargs
     return plain * (1 - label_smoothing) + even * label_smoothing
 
 
+def affine_grid(theta: torch.Tensor, size: Sequence[int], align_corners: bool | None = None) -> torch.Tensor:
+    """[N, d, d + 1] affine maps, [N, C, *places] -> [N, *places, d]: the product that ATen's operator calls, which autocast casts, and whose gradient the
+    operator's own takes of tensors that it fills."""
+    places = size[2:]
+    if align_corners is None or (align_corners and 1 in places):
+        F.affine_grid(theta.detach(), size, align_corners)  # type: ignore[arg-type]  # warns
+    base = [spaced(theta, n, bool(align_corners)).view(-1, *(1,) * d).expand(places) for d, n in enumerate(reversed(places))]
+    rows = torch.stack([*base, theta.new_ones(()).expand(places)], -1).view(1, -1, len(places) + 1).expand(theta.shape[0], -1, -1)
+    return rows.bmm(theta.transpose(1, 2)).view(theta.shape[0], *places, len(places))
+
+
+def spaced(like: torch.Tensor, steps: int, align_corners: bool) -> torch.Tensor:
+    """From -1 to 1, the middles of as many equal parts, or their ends. One step is at 0."""
+    if not isinstance(steps, torch.SymInt) and steps == 1:
+        return like.new_zeros(1)
+    made = (linspace if isinstance(steps, torch.SymInt) else torch.linspace)(-1.0, 1.0, steps, dtype=like.dtype, device=like.device)
+    return made if align_corners else made * (steps - 1) / steps
+
+
 def is_symbolic(value: Any) -> bool:
     return isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape))
 
@@ -214,6 +233,27 @@ def of_corrcoef(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return corrcoef if len(args) == 1 and not kwargs and has_observations(args[0], 1) else None
 
 
+def of_affine_grid(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    given = {**dict(zip(("theta", "size", "align_corners"), args, strict=False)), **kwargs}
+    theta, size = given.get("theta"), given.get("size")
+    if len(args) > 3 or not isinstance(theta, torch.Tensor) or not isinstance(size, (tuple, list)) or not takes_grid(theta, size):
+        return None
+    is_filled = theta.requires_grad and torch.is_grad_enabled() and 1 in numbers_of(size[2:])
+    return affine_grid if is_filled or torch.is_autocast_enabled(theta.device.type) else None
+
+
+def takes_grid(theta: torch.Tensor, size: Sequence[Any]) -> bool:
+    """What torch takes; in half precision it fills no grid of one step, and `linspace` counts no symbols."""
+    places, known = len(size) - 2, numbers_of(size)
+    is_map = places in (2, 3) and theta.is_floating_point() and tuple(theta.shape) == (size[0], places, places + 1)
+    exact = theta.dtype in (torch.float32, torch.float64)
+    return bool(is_map) and all(n > 0 for n in known) and (exact or (len(known) == len(size) and 1 not in known[2:]))
+
+
+def numbers_of(size: Sequence[Any]) -> list[int]:
+    return [n for n in size if not isinstance(n, torch.SymInt)]
+
+
 def has_observations(x: Any, correction: Any) -> bool:
     """More than the correction, which torch warns of otherwise."""
     return isinstance(x, torch.Tensor) and x.dim() in (1, 2) and x.is_floating_point() and isinstance(correction, int) and bool(x.shape[-1] > correction)
@@ -235,6 +275,8 @@ COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     F.huber_loss: of_huber_loss,
     F.smooth_l1_loss: of_smooth_l1_loss,
     **dict.fromkeys((torch.lerp, "lerp"), of_lerp),
+    F.affine_grid: of_affine_grid,
+    torch.affine_grid_generator: of_affine_grid,
     **dict.fromkeys((torch.pow, operator.pow, "pow", "__pow__"), of_power),
 }
 """By function, or name of a method: what is to be called in its stead for some arguments; None: the function itself."""

@@ -44,7 +44,8 @@ def interpolate(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 
 def by_sizes(cx: Context, x: Value, size: Value, factor: Value, *options: Value) -> Value | None:
-    """The result of symbolic sizes; None where they are not, or the arguments are such as torch refuses."""
+    """The result, also of sizes that are numbers: torch's rules would take it apart beside symbols, too, and autocast casts what the operator takes. None where
+    the arguments are such as torch refuses."""
     if not isinstance(x, TensorValue) or is_none(size) == is_none(factor) or not all(isinstance(o, ConstantValue) for o in options):
         return None
     mode, corners, recomputes, antialias = (o.constant() for o in options)
@@ -69,13 +70,12 @@ def for_each(cx: Context, given: Value, dimensions: int) -> list[Value] | None:
 
 
 def is_taken(x: torch.Tensor, given: list[Value], mode: Any, corners: Any, by_factor: bool) -> bool:
-    """Whether sizes are symbolic, and the arguments such as torch takes; it says of others what is wrong."""
+    """Whether the arguments are such as torch takes; it says of others what is wrong."""
     constant = all(isinstance(v, ConstantValue) for v in given)
-    symbolic = any(isinstance(n, torch.SymInt) for n in x.shape) or not constant
     known = ((mode, x.dim() - 2) in OPERATORS or (mode == "area" and by_factor)) and (constant or not by_factor)
     agrees = corners is None or not str(mode).startswith(("nearest", "area"))
     deterministic = x.device.type != "cpu" and torch.are_deterministic_algorithms_enabled()
-    return symbolic and known and agrees and not deterministic
+    return known and agrees and not deterministic
 
 
 @handles(resized)
