@@ -254,6 +254,11 @@ def loss_of_classes(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> b
     return not is_float(operands[0]) or any(is_integral(operand) and operand.dtype not in (torch.int64, torch.uint8) for operand in operands[1:])
 
 
+@row("autocast casts a product inside of it, which fakes do not see", "pinverse", "linalg_pinv")
+def cast_inside(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    return operands[0].dtype != torch.float64 and torch.is_autocast_enabled(operands[0].device.type)
+
+
 def check_types(target: Any, given: Sequence[Any], operands: Sequence[torch.Tensor]) -> None:
     """Raises Unsupported where eager refuses the operands of an operation of torch's for their types."""
     name = target_name(target)

@@ -253,3 +253,16 @@ def test_names_of_the_users_own():
     finally:
         end()
     assert "softmax" in REFUSED
+
+
+def test_pseudoinverses_under_autocast():
+    """Autocast casts a product that ATen's kernel calls. Fakes know nothing of it."""
+
+    def story(wrap):
+        run = wrap(lambda x: (torch.linalg.pinv(x), x.pinverse(), x * 2))
+        yield run(of(FLOAT))
+        with torch.autocast("cpu", torch.bfloat16):
+            yield run(of(FLOAT))
+            yield run(of(DOUBLE))
+
+    check_same(story)
