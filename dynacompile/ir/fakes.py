@@ -85,7 +85,10 @@ class FakeMode(FakeTensorMode):
         """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there, and
         `split` fails along a dimension without elements, whose one part is the whole. `nansum` over no dimensions is over all. Sums of bfloat16 in bags
         need no list of each index's bag on CPUs, which the rule makes. `native_dropout` that leaves all as it is gives its argument. Norms of weights
-        in half precision are in float32."""
+        in half precision are in float32. Torch has no rule for what cuDNN samples by a grid."""
+        if func in SAMPLED:
+            with self:
+                return SAMPLED[func](*args)
         run: Any = super()._dispatch_impl
         if func is SPLIT and args[0].dim() and is_zero(args[0].shape[dim := argument(2, "dim", args, kwargs) or 0]):
             return [run(torch.ops.aten.slice.Tensor, types, (args[0], dim), {})]
@@ -111,6 +114,13 @@ class FakeMode(FakeTensorMode):
 COMPOSED = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.aten.view.default, of_torch.aten_unsafe_view, torch.ops.aten.select.int})
 """Operations whose rules for fakes call others with no mode on. Torch then looks, at each of these calls, for the mode by the tensors' type, and
 imports torch.distributed.tensor to compare the type with DTensor: 0.2 s and 27,000 objects in the process. The rules give the same with the mode on."""
+
+
+SAMPLED: Mapping[Any, Callable[..., Any]] = {
+    torch.ops.aten.cudnn_grid_sampler.default: lambda image, grid: image.new_empty((*image.shape[:2], *grid.shape[1:3])),
+    torch.ops.aten.cudnn_grid_sampler_backward.default: lambda image, grid, gradient: (image.new_empty(image.shape), grid.new_empty(grid.shape)),
+}
+"""What GPUs do for `grid_sample` of an image between elements, with zeros outside and aligned corners; all results are contiguous."""
 
 
 def type_of_filled(args: Sequence[Any]) -> torch.dtype | None:

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import dynacompile
+from tests.fuzz import convolutions
 from tests.fuzz.images import check_program, generate
 
 pytestmark = pytest.mark.gpu
@@ -55,3 +56,31 @@ def test_equal_products_deviate_by_nothing():
     x, y = torch.randn(2, 3000, 1, device="cuda").expand(2, 3000, 41).contiguous()
     compiled = dynacompile.compile(lambda x, y: (x * y).std(1), isolate_recompiles=True)
     assert not compiled(x, y).any()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+def test_images_sampled_by_a_grid(padding, align_corners, dynamic):
+    """Aligned corners with zeros outside are sampled by cuDNN."""
+    x = torch.randn(2, 3, 9, 7, device="cuda").to(memory_format=torch.channels_last)
+    maps = torch.randn(2, 2, 3, device="cuda")
+
+    def sampled(x, maps):
+        return F.grid_sample(x, F.affine_grid(maps, (2, 3, 5, 6), align_corners), "bilinear", padding, align_corners) * 2
+
+    results = []
+    for run in (sampled, dynacompile.compile(sampled, fullgraph=True, dynamic=dynamic, isolate_recompiles=True)):
+        given = x.clone().requires_grad_(), maps.clone().requires_grad_()
+        result = run(*given)
+        results.append((result, *torch.autograd.grad(result.cos().sum(), given)))
+    for got, wanted in zip(results[1], results[0], strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+        assert got.stride() == wanted.stride()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [96, 1013, 1083, 2013, 3073])
+def test_modules_over_images(seed):
+    """By grids, and resized, under autocast but for the last."""
+    convolutions.check_program(convolutions.generate(seed), Counter(), "cuda")

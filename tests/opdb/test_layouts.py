@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 import dynacompile
 from dynacompile.ir.fakes import fake_mode, fake_of
 from dynacompile.ir.looks import new_fake
+from dynacompile.ir.shapes import symbolic_mode, symbolic_rules
 
 MADE_OF_NOTHING = ("empty", "new_empty")  # whose memory is laid out as asked for
 MOST_SAMPLES = 2
@@ -169,3 +170,15 @@ def test_an_expanded_operand_of_another_type_leaves_the_layout_to_the_other_on_g
     y = new_fake(mode, (2, 3, 4), (3, 1, 6), dtypes[1], device)
     with mode:
         assert BESIDE[name](mask, x, y).stride() == (3, 1, 6)
+
+
+@pytest.mark.parametrize("make", [fake_mode, lambda: symbolic_mode(lambda: None)], ids=["static", "symbolic"])
+def test_what_cudnn_samples_by_a_grid(make):
+    """Torch has no rule for the operators that `grid_sample` chooses on GPUs."""
+    mode, device = make(), torch.device("cuda", 0)
+    image, grid = new_fake(mode, (2, 3, 5, 6), (90, 1, 18, 3), torch.float32, device), new_fake(mode, (2, 7, 8, 2), (1, 16, 2, 112), torch.float32, device)
+    with symbolic_rules(mode), mode:
+        sampled = torch.ops.aten.cudnn_grid_sampler(image, grid)
+        gradients = torch.ops.aten.cudnn_grid_sampler_backward(image, grid, sampled)
+    assert [t.shape for t in (sampled, *gradients)] == [(2, 3, 7, 8), image.shape, grid.shape]
+    assert all(t.is_contiguous() and t.device == device for t in (sampled, *gradients))

@@ -1,10 +1,11 @@
-"""Types of results on fakes under autocast are eager's, also by torch's rules for symbolic sizes. What autocast does on GPUs is asked of fakes of their tensors,
-for which no GPU is needed; `tests/gpu` compares these with a GPU's."""
+"""Types of results on fakes under autocast are eager's, also by torch's rules for symbolic sizes. What autocast does on GPUs is asked of fakes of their
+tensors, for which no GPU is needed; `tests/gpu` compares these with a GPU's."""
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dynacompile.ir.fakes import fake_mode
+from dynacompile.ir.fakes import FakeMode, fake_mode
 from dynacompile.ir.looks import new_fake
 from dynacompile.ir.shapes import symbolic_mode, symbolic_rules
 from tests.faked_gpus import autocast
@@ -28,11 +29,11 @@ ELSEWHERE = {
 """Operations whose rules for fakes cast otherwise, and what becomes of them."""
 
 
-def types(call: Callable[[], Any], device: str) -> list[torch.dtype] | None:
-    """Of the tensors that a call gives; None where it is refused."""
+def types(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], device: str) -> list[torch.dtype] | None:
+    """Of the tensors that a function gives; None where it refuses what it is given."""
     try:
-        with autocast(device.partition(":")[0]):
-            return [t.dtype for t in tree_leaves(call()) if isinstance(t, torch.Tensor)]
+        with autocast(device):
+            return [t.dtype for t in tree_leaves(function(*args, **kwargs)) if isinstance(t, torch.Tensor)]
     except Exception:  # noqa: BLE001 - by whatever error
         return None
 
@@ -55,10 +56,14 @@ def types_of_fakes(op: Any, args: list[Any], kwargs: dict[str, Any], device: str
     found = {}
     for name, make in MODES.items():
         mode = make()
-        given = tree_map(lambda t: new_fake(mode, t.size(), t.stride(), t.dtype, torch.device(device)) if isinstance(t, torch.Tensor) else t, (args, kwargs))
+        given = tree_map(functools.partial(fake, mode, torch.device(device)), (args, kwargs))
         with symbolic_rules(mode), mode:
-            found[name] = types(lambda: op.op(*given[0], **given[1]), device)
+            found[name] = types(op.op, *given, device.partition(":")[0])
     return {name: value for name, value in found.items() if value is not None}
+
+
+def fake(mode: FakeMode, device: torch.device, value: Any) -> Any:
+    return new_fake(mode, value.size(), value.stride(), value.dtype, device) if isinstance(value, torch.Tensor) else value
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +78,7 @@ def quiet():
 def test_on_cpus(chunk):
     compared = 0
     for op, args, kwargs in calls(chunk):
-        wanted = types(lambda: op.op(*tree_map(detached, args), **kwargs), "cpu")
+        wanted = types(op.op, tree_map(detached, args), kwargs, "cpu")
         if wanted is None:
             continue
         for name, found in types_of_fakes(op, args, kwargs, "cpu").items():
