@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dynacompile.ir.guard_facts import plain_twin
-from dynacompile.ir.layouts import LAYOUTS, as_wide, is_widened_early, laid_out
+from dynacompile.ir.layouts import LAYOUTS, PRESERVED, as_preserved, as_wide, is_widened_early, laid_out
 from dynacompile.ir.looks import new_fake
 from dynacompile.ir.pointwise_fakes import pointwise_fake
 from dynacompile.ir.view_fakes import VIEWS, view_fake
@@ -73,12 +73,14 @@ class FakeMode(FakeTensorMode):
         if (written := self.writes[func]) is not None:
             self.touched.update(t.untyped_storage()._cdata for t in written.tensors(args, kwargs or {}))
         layout = LAYOUTS.get(func)
-        if layout is None and not is_widened_early(func, made, args):
+        if layout is None and func not in PRESERVED and not is_widened_early(func, made, args):
             return made
 
         def again(op: Any, *operands: Any, **options: Any) -> Any:
             return run(op, (), operands, options)
 
+        if func in PRESERVED:
+            return as_preserved(again, made, args, kwargs or NOTHING)
         return as_wide(again, func, made, args, kwargs or NOTHING) if layout is None else laid_out(layout, again, made, args)
 
     def _dispatch_impl(self, func: Any, types: Sequence[type], args: Sequence[Any], kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dynacompile.ir.view_fakes import same
 from dynacompile.ops.resizing import OPERATORS
 from dynacompile.private import of_torch
 
@@ -143,6 +144,30 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten.all.dims: as_contiguous,
 }
 """By operation, what has the strides of its first result; None leaves them as they are."""
+
+
+PRESERVED = frozenset({
+    *(getattr(aten, f"{name}_like").default for name in ("empty", "full", "zeros", "ones", "rand", "randn", "randint")),
+    *(aten.randint_like.low_dtype, aten.flip.default, aten.fill.Scalar, aten.fill.Tensor, aten.frexp.Tensor, aten.nan_to_num.default),
+    *(aten.deg2rad.default, aten.rad2deg.default, aten.sort.default, aten.sort.stable, aten.hardtanh.default, aten.huber_loss.default),
+})  # fmt: skip
+"""Operations whose results lie as the first operand does, if it has no gaps: also along dimensions of one element, by whose strides others choose a memory
+format. Torch's rules give these the strides of dense tensors."""
+
+
+def as_preserved(run: Run, made: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What an operation of `PRESERVED` gives."""
+    x: torch.Tensor = args[0]
+    ones = [d for d, n in enumerate(x.size()) if type(n) is int and n == 1]
+    if not ones or kwargs.get("memory_format") not in (None, torch.preserve_format):
+        return made
+
+    def preserved(value: torch.Tensor) -> torch.Tensor:
+        if value.dim() != x.dim() or any(not same(a, b) for d, (a, b) in enumerate(zip(value.stride(), x.stride())) if d not in ones):
+            return value
+        return run(aten.new_empty_strided.default, value, value.size(), x.stride()) if any(not same(value.stride(d), x.stride(d)) for d in ones) else value
+
+    return type(made)(map(preserved, made)) if isinstance(made, (tuple, list)) else preserved(made)
 
 
 def is_widened_early(func: Any, made: Any, args: tuple[Any, ...]) -> bool:

@@ -97,6 +97,42 @@ def test_fakes_have_eagers_strides(chunk):
     assert compared > 100
 
 
+def of_one_image(tensor: torch.Tensor) -> torch.Tensor:
+    """(1, C, H, W), with channels last, whose first dimension has the stride of one that was put there."""
+    return tensor[0].movedim(0, -1).contiguous().movedim(-1, 0).unsqueeze(0) if tensor.dim() == 4 and tensor.numel() else tensor
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_strides_of_dimensions_of_one_element(chunk):
+    """Memory formats are chosen by these, too. `rot90` has others, by a rule of torch's that turns dimensions."""
+    compared = 0
+    for op in op_db[chunk::CHUNKS]:
+        if op.name.startswith(MADE_OF_NOTHING) or op.name == "rot90" or op.name.startswith("fft.") and not FAKES_KNOW_TRANSFORMS:
+            continue
+        for sample in itertools.islice(what_it_gives(op.sample_inputs, "cpu", torch.float32) or (), MOST_SAMPLES):
+            leaves, spec = tree_flatten(([sample.input, *sample.args], sample.kwargs))
+            for tensors in operands_of(leaves):
+                given = [of_one_image(t) for t in tensors]
+                call = functools.partial(all_strides_of_call, op, leaves, spec)
+                expected = what_it_gives(call, given) if any(t.dim() == 4 for t in given) else None
+                if expected is None:
+                    continue
+                mode = fake_mode()
+                fakes = [fake_of(mode, t) for t in given]
+                with mode:
+                    got = what_it_gives(call, fakes)
+                assert got is None or got == expected, (op.name, [(tuple(t.shape), t.stride()) for t in given])
+                compared += got is not None
+    assert compared > 10
+
+
+def all_strides_of_call(op, leaves: list[object], spec: object, operands: list[torch.Tensor]) -> list[tuple[int, ...]]:
+    """As `strides_of_call`, with those of dimensions of one element, for results of more than one."""
+    remaining = iter(operands)
+    args, kwargs = tree_unflatten([next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+    return [t.stride() for t in tree_flatten(op.op(*args, **kwargs))[0] if isinstance(t, torch.Tensor) and t.numel() > 1]
+
+
 TRANSPOSED = torch.rand(2, 3, 4, 5).permute(3, 2, 1, 0)
 CALLS = {
     "a number to the power of a tensor": lambda x: 2.0**x,
