@@ -146,6 +146,11 @@ def spaced(like: torch.Tensor, steps: int, align_corners: bool) -> torch.Tensor:
     return made if align_corners else made * (steps - 1) / steps
 
 
+def undropped(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Dropout that drops nothing gives its argument; torch's rule for symbolic sizes copies it, and writes to the copy would be lost."""
+    return input
+
+
 def is_symbolic(value: Any) -> bool:
     return isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape))
 
@@ -233,6 +238,13 @@ def of_corrcoef(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return corrcoef if len(args) == 1 and not kwargs and has_observations(args[0], 1) else None
 
 
+def of_dropout(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    given = {"p": 0.5, "training": True, **dict(zip(("input", "p", "training", "inplace"), args, strict=False)), **kwargs}
+    p, training = given["p"], given.get("train", given["training"])
+    taken = len(args) < 5 and isinstance(given.get("input"), torch.Tensor) and type(p) in (int, float) and 0 <= p <= 1 and type(training) is bool
+    return undropped if taken and not given.get("inplace") and (not training or p == 0) else None
+
+
 def of_affine_grid(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     given = {**dict(zip(("theta", "size", "align_corners"), args, strict=False)), **kwargs}
     theta, size = given.get("theta"), given.get("size")
@@ -275,6 +287,8 @@ COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     F.huber_loss: of_huber_loss,
     F.smooth_l1_loss: of_smooth_l1_loss,
     **dict.fromkeys((torch.lerp, "lerp"), of_lerp),
+    F.dropout: of_dropout,
+    torch.dropout: of_dropout,
     F.affine_grid: of_affine_grid,
     torch.affine_grid_generator: of_affine_grid,
     **dict.fromkeys((torch.pow, operator.pow, "pow", "__pow__"), of_power),
