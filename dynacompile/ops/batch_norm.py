@@ -50,6 +50,27 @@ def functional_batch_norm(
     return batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 
 
+def averaged_batch_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    momentum: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """`torch.nn.functional.batch_norm` in training, by a momentum that is a tensor: that of a cumulative average is read from a count of batches."""
+    if input.numel() == input.shape[1]:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.size()}")
+    kept = running_mean, running_var
+    news = [torch.zeros_like(statistic) for statistic in kept]
+    out = batch_norm(input, weight, bias, *news, True, 1.0, eps)
+    if input.numel():
+        for statistic, new in zip(kept, news, strict=True):
+            statistic.copy_(momentum * new.to(momentum.dtype) + (1 - momentum) * statistic.to(momentum.dtype))
+    return out
+
+
 def instance_norm(
     input: torch.Tensor,
     weight: torch.Tensor | None,

@@ -1,8 +1,10 @@
-"""The command line of a topic whose programs are made by number: `python -m tests.fuzz.TOPIC FIRST LAST [options] [--show]`."""
+"""The command line of a topic whose programs are made by number: `python -m tests.fuzz.TOPIC FIRST LAST [options] [--show] [--trace]`."""
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -18,10 +20,14 @@ def main(topic: str, description: str, generate: Callable[[int], Any], check: Ca
     for name, default in options.items():
         parser.add_argument(f"--{name}", default=default)
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--trace", action="store_true", help="writes each seed to stderr before its program runs: the last one is that of a crash")
     given = parser.parse_args()
+    faulthandler.enable()
     failed, counts = 0, Counter()
     warnings.simplefilter("ignore")
     for seed in range(given.first, given.last):
+        if given.trace:
+            print(f"seed {seed}", file=sys.stderr, flush=True)
         program = generate(seed)
         if given.show:
             print(f"{program.source}{program}", flush=True)

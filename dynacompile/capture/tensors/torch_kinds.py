@@ -5,6 +5,7 @@ from __future__ import annotations
 from dynacompile.capture.tensors import (  # noqa: F401
     attention,
     autograd_functions,
+    averaged_norms,
     checkpointing,
     checks,
     collectives,
