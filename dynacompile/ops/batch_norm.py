@@ -56,18 +56,19 @@ def averaged_batch_norm(
     running_var: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
-    momentum: torch.Tensor,
+    momentum: torch.Tensor | float,
     eps: float,
 ) -> torch.Tensor:
-    """`torch.nn.functional.batch_norm` in training, by a momentum that is a tensor: that of a cumulative average is read from a count of batches."""
+    """`torch.nn.functional.batch_norm` in training. momentum: of a cumulative average it is a tensor, read from a count of batches; others vary from call to
+    call."""
     if input.numel() == input.shape[1]:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {input.size()}")
-    kept = running_mean, running_var
-    news = [torch.zeros_like(statistic) for statistic in kept]
-    out = batch_norm(input, weight, bias, *news, True, 1.0, eps)
+    wide = momentum.dtype if isinstance(momentum, torch.Tensor) else torch.float64
+    mean, var = torch.zeros_like(running_mean), torch.zeros_like(running_var)
+    out = batch_norm(input, weight, bias, mean, var, True, 1.0, eps)
     if input.numel():
-        for statistic, new in zip(kept, news, strict=True):
-            statistic.copy_(momentum * new.to(momentum.dtype) + (1 - momentum) * statistic.to(momentum.dtype))
+        for statistic, new in ((running_mean, mean), (running_var, var)):
+            statistic.copy_(momentum * new.to(wide) + (1 - momentum) * statistic.to(wide))
     return out
 
 

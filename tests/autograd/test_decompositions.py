@@ -52,6 +52,8 @@ SAMPLES: dict[str, list[tuple]] = {
     "aten.bmm.default": [(x(3, 5, 1), x(3, 1, 7))],
     "aten.stack.default": [([G, V], 0), ([G, V], -1)],
     "aten.index_put.default": [(V, [V > 0], torch.tensor(1.5)), (IMG, [x(2, 4) > 0], torch.tensor(-2.0)), (torch.zeros(3), [x(3) > 0], torch.tensor(1.0))],
+    "aten.channel_shuffle.default": [(x(2, 6, 3, 2), 3), (x(2, 6, 4), 1), (x(1, 4, 3, 2).permute(0, 3, 1, 2), 2)],
+    "aten.native_channel_shuffle.default": [(x(2, 6, 3, 2), 2)],
     "aten.as_strided_scatter.default": [
         (x(5, 5), x(2, 2), [2, 2], [1, 2]),
         (x(24), x(3, 4), [3, 4], [4, 1], 3),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from dynacompile.events import Compiled
 from tests.scenarios import attempt, check_same
 
 
@@ -28,6 +29,24 @@ def test_training_and_evaluation(backend, dynamic):
             yield result, x.grad, dict(module.named_buffers()), [p.grad for p in module.parameters()]
 
     check_same(story, backend=backend, dynamic=dynamic, fullgraph=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "default"])
+def test_a_momentum_that_a_schedule_sets(backend):
+    def story(wrap):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.BatchNorm1d(3), nn.ReLU(), nn.BatchNorm1d(3, affine=False))
+        run = wrap(module)
+        for i in range(6):
+            for norm in module[::2]:
+                norm.momentum = 0.5 * 0.8**i
+            x = torch.linspace(-2, 3, 3 * 5 * 4).sin().view(5, 3, 4).requires_grad_()
+            result = run(x)
+            result.cos().sum().backward()
+            yield result, x.grad, dict(module.named_buffers()), [p.grad for p in module.parameters()]
+
+    events = check_same(story, backend=backend, fullgraph=True, atol=1e-4, rtol=1e-4)
+    assert sum(isinstance(event, Compiled) for event in events) == 2
 
 
 def test_one_value_of_a_channel_is_refused():

@@ -1,4 +1,5 @@
-"""Batch norm whose momentum is read from a tensor, as that of a module without one, which averages over all batches: the number stays in the graph."""
+"""Batch norm whose momentum is no constant: it varies from call to call, or is read from a tensor, as that of a module without one, which averages over all
+batches. The number stays in the graph."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from dynacompile.capture.tensors.torch_functions import TorchFunction, is_replac
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.symbolic import SymbolicFloat
 from dynacompile.ops.batch_norm import averaged_batch_norm
 
 if TYPE_CHECKING:
@@ -30,13 +32,23 @@ DEFAULTS: dict[str, Value | None] = {
 
 @handles(F.batch_norm)
 def batch_norm(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if not any(isinstance(value, ReadNumber) for value in (*args, *kwargs.values())) or cx.overrides.is_watched() or is_replaced(cx, F.batch_norm):
+    if (
+        not any(isinstance(value, (ReadNumber, SymbolicFloat)) for value in (*args, *kwargs.values()))
+        or cx.overrides.is_watched()
+        or is_replaced(cx, F.batch_norm)
+    ):
         return TorchFunction(F.batch_norm).call(cx, args, kwargs)
     x, mean, var, weight, bias, training, momentum, eps = bound = bind_arguments("batch_norm", PARAMETERS, args, kwargs, DEFAULTS)
     is_training = isinstance(training, ConstantValue) and training.value is True
-    taken = all(isinstance(value, TensorValue) for value in (x, mean, var)) and isinstance(momentum, ReadNumber) and momentum.cls is float
-    if not is_training or not taken:
+    number = momentum_of(momentum)
+    if not is_training or number is None or not all(isinstance(value, TensorValue) for value in (x, mean, var)):
         return TorchFunction(F.batch_norm).call(cx, list(bound), {})
-    assert isinstance(momentum, ReadNumber)
     rely_on_names(cx, F.batch_norm)  # type: ignore[arg-type]
-    return cx.op("call_function", averaged_batch_norm, [x, mean, var, weight, bias, momentum.tensor, eps], {})
+    return cx.op("call_function", averaged_batch_norm, [x, mean, var, weight, bias, number, eps], {})
+
+
+def momentum_of(momentum: Value) -> Value | None:
+    """As the graph computes with it; None where it is a constant."""
+    if isinstance(momentum, SymbolicFloat):
+        return momentum
+    return momentum.tensor if isinstance(momentum, ReadNumber) and momentum.cls is float else None
