@@ -1,7 +1,7 @@
 """Small modules over signals, images and volumes: convolutions, norms with statistics, pools, resizing, windows, sampling, paddings, activations and
 branches, in any memory format and dtype, called in training, in evaluation and without gradients.
 
-    python -m tests.fuzz.convolutions FIRST LAST [--device cuda] [--show]
+    python -m tests.fuzz.convolutions FIRST LAST [--device cuda] [--show] [--trace]
 
 A statement is kept if eager runs it for the sizes of every call. Results, gradients of the input and of all parameters, buffers, and layouts of these are
 compared. Results may be twenty times as far from those of a copy in float64 as eager's are; in half precision, some units of rounding farther.
@@ -109,6 +109,8 @@ LENGTHS = {1: (8, 13, 16, 30), 2: (5, 6, 8, 11, 14), 3: (3, 4, 5, 7)}
 FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 MOST = 20_000  # elements of a value
 LEFT = (FrameSkipped, GraphBroke, LimitHit)
+KNOWN = "turns a tensor into a Python value"
+"""Why a frame may be left to Python: a norm without a momentum divides by its count of batches, which may raise, after the frame has changed an attribute."""
 JUMPS = 0.15  # of all values together, in half precision: rounding may move one across an edge, where a gradient jumps
 ALLOWED = 20  # times eager's distance from float64
 UNITS = {torch.float32: 1e-6, torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9}  # of the values' scale
@@ -340,7 +342,7 @@ class Run:
 def check_program(program: Program, counts: Counter, device: str = "cpu", **more: object) -> None:
     """Raises AssertionError for what differs from eager. more: options of `compile`."""
     dynacompile.reset()
-    rounds, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False  # by far more than results may differ
+    rounds, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False  # TF32 rounds by more than results may differ
     eager = program.module(device)
     exact, module = copy.deepcopy(eager).double().cpu(), copy.deepcopy(eager)
     options = {"fallback": "none", "verify": True, **more}
@@ -357,7 +359,10 @@ def check_program(program: Program, counts: Counter, device: str = "cpu", **more
                 return
             best, got = runs[2].call(i), runs[1].call(i)
             counts["calls"] += 1
-            assert not left, f"call {i} ({call.mode}): left to Python: {left}"
+            others = [reason for reason in left if KNOWN not in reason]
+            counts["breaks that are known"] += len(left) - len(others)
+            assert not others, f"call {i} ({call.mode}): left to Python: {others}"
+            left.clear()
             for name, a in got.items():
                 size = largest(best) if name.startswith("gradient") and name.endswith("bias") else 0.0
                 compare(f"call {i} ({call.mode}): {name}", a, want[name], best[name], program.unit, size, counts)

@@ -10,7 +10,7 @@ from tests.fuzz.convolutions import check_program, generate
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", [288, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (18, 26, 94))])
+@pytest.mark.parametrize("seed", [288, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (18, 26, 94, 214, 493, 872, 1029))])
 def test_results_gradients_and_state(seed):
     program, counts = generate(seed), Counter()
     check_program(program, counts)
