@@ -341,8 +341,14 @@ class Run:
 
 def check_program(program: Program, counts: Counter, device: str = "cpu", **more: object) -> None:
     """Raises AssertionError for what differs from eager. more: options of `compile`."""
+    cudnn: Any = torch.backends.cudnn
+    with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False):  # it rounds by more than results may differ
+        check_calls(program, counts, device, more)
+
+
+def check_calls(program: Program, counts: Counter, device: str, more: dict[str, object]) -> None:
+    """As `check_program`."""
     dynacompile.reset()
-    rounds, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False  # TF32 rounds by more than results may differ
     eager = program.module(device)
     exact, module = copy.deepcopy(eager).double().cpu(), copy.deepcopy(eager)
     options = {"fallback": "none", "verify": True, **more}
@@ -367,7 +373,6 @@ def check_program(program: Program, counts: Counter, device: str = "cpu", **more
                 size = largest(best) if name.startswith("gradient") and name.endswith("bias") else 0.0
                 compare(f"call {i} ({call.mode}): {name}", a, want[name], best[name], program.unit, size, counts)
     finally:
-        torch.backends.cudnn.allow_tf32 = rounds
         end()
 
 
