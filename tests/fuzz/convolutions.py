@@ -341,6 +341,9 @@ class Run:
 
 def check_program(program: Program, counts: Counter, device: str = "cpu", **more: object) -> None:
     """Raises AssertionError for what differs from eager. more: options of `compile`."""
+    if "GroupNorm" in program.source and (program.frozen or not program.fed):
+        counts["may end the process in eager"] += 1  # torch's gradient of weights alone, channels last on CPUs, writes to no memory
+        return
     cudnn: Any = torch.backends.cudnn
     with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False):  # it rounds by more than results may differ
         check_calls(program, counts, device, more)
