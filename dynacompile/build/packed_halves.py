@@ -2,10 +2,12 @@
 
 - Of a sum of two pairs of integers, of which one half is read by nobody, the other half lacks its summand: of `add.s16x2 d, {x, y}, {26, 26}`, of which only
   y + 26 is read, became y + 0, so that a kernel read memory far before its tensor. An index such as `(r + 26) % 28` of a tile of few elements is such a sum.
-- Of the maximum of two pairs of floats, where a half is known to be -inf, that half became inf: of `max.NaN.f16x2 d, {-inf, x}, {-inf, y}` that is what a
-  pool takes for the padding around an image, and all its results were inf.
+- Of two pairs of floats whose same half is a constant in both, negative in one, that constant loses its sign: of `max.NaN.f16x2 d, {-inf, x}, {-inf, y}` one
+  half became inf, and that of `add.rn.bf16x2 d, {-1, x}, {-1, y}` 0. Sums, differences, products, extremes and comparisons all do so. Such constants are what a
+  load gives where its mask is known to be false, as a pool takes them for the padding around an image, all of whose results were inf.
 
-Seen with ptxas 12.8, the one of Triton 3.6, on Hopper. Each half is an instruction of its own here, which makes hardly longer code.
+Seen with ptxas 12.8, the one of Triton 3.6, on Hopper, and measured for each instruction there. Each half is an instruction of its own here, which makes hardly
+longer code.
 
 Run in workers of the pool, which import nothing of this package, so this file imports the standard library alone.
 """
@@ -14,7 +16,10 @@ from __future__ import annotations
 
 import re
 
-PACKED = re.compile(r"\b((?:add|min|max)(?:\.NaN)?\.(?:s16|u16|f16|bf16))x2\s+(%\w+),\s*(%\w+),\s*(%\w+);")
+PACKED = re.compile(
+    r"^(?P<indent>\s*)(?P<name>(?:add|sub|mul|fma|min|max|setp)(?:\.\w+)*?\.(?:s16|u16|f16|bf16))x2\s+(?P<into>%\w+(?:\|%\w+)?),\s*(?P<given>%\w+(?:,\s*%\w+){1,2});",
+    re.MULTILINE,
+)
 
 
 def apart(ptx: str) -> str:
@@ -23,7 +28,13 @@ def apart(ptx: str) -> str:
 
 
 def halves(found: re.Match[str]) -> str:
-    name, result, a, b = found.groups()
-    parts = [".reg .b16 a0, a1, b0, b1;", f"mov.b32 {{a0, a1}}, {a};", f"mov.b32 {{b0, b1}}, {b};"]
-    parts += [f"{name} a{i}, a{i}, b{i};" for i in range(2)]
-    return " ".join(["{", *parts, f"mov.b32 {result}, {{a0, a1}};", "}"])
+    """In a block, whose registers are its own. A comparison gives two predicates."""
+    operands = re.findall(r"%\w+", found["given"])
+    names = [f"{letter}{i}" for letter in "abc"[: len(operands)] for i in range(2)]
+    parts = [f".reg .b16 {', '.join(names)};"]
+    parts += [f"mov.b32 {{{letter}0, {letter}1}}, {operand};" for letter, operand in zip("abc", operands)]
+    into = found["into"].split("|")
+    results = into if len(into) == 2 else ["a0", "a1"]
+    parts += [f"{found['name']} {result}, {', '.join(name for name in names if name.endswith(str(i)))};" for i, result in enumerate(results)]
+    parts += [] if len(into) == 2 else [f"mov.b32 {into[0]}, {{a0, a1}};"]
+    return found["indent"] + " ".join(["{", *parts, "}"])

@@ -55,7 +55,7 @@ def test_maxima_of_halves_are_taken_one_by_one(pointer):
     _, ptx, _ = triton_worker().compile_text(job)
     kind = pointer[1:].replace("fp", "f")
     assert f"max.NaN.{kind} " in ptx
-    assert f"max.NaN.{kind}x2 " not in ptx
+    assert f"max.NaN.{kind}x2" not in ptx
 
 
 def test_each_half_is_a_sum_of_its_own():
@@ -67,6 +67,9 @@ def test_each_half_is_a_sum_of_its_own():
     assert "max.u16 a1, a1, b1;" in apart("max.u16x2 %r1, %r2, %r3;")
     assert "max.NaN.bf16 a0, a0, b0;" in apart("max.NaN.bf16x2 %r1, %r2, %r3;")
     assert apart("max.NaN.f32 %r1, %r2, %r3;") == "max.NaN.f32 %r1, %r2, %r3;"
+    assert "setp.gt.f16 %p7, a0, b0; setp.gt.f16 %p8, a1, b1; }" in apart("\tsetp.gt.f16x2 \t%p7|%p8, %r63, %r66;")
+    assert "mov.b32 {c0, c1}, %r4; fma.rn.bf16 a0, a0, b0, c0;" in apart("fma.rn.bf16x2 %r1, %r2, %r3, %r4;")
+    assert apart("\tcvt.rn.f16x2.f32 \t%r1, %r97, %r96;") == "\tcvt.rn.f16x2.f32 \t%r1, %r97, %r96;"
 
 
 def test_ptxas_gets_no_pairs():
