@@ -259,6 +259,12 @@ def cast_inside(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return operands[0].dtype != torch.float64 and torch.is_autocast_enabled(operands[0].device.type)
 
 
+@row("on GPUs, autocast casts a sum or a power inside of it, which fakes do not see", "trace", "ldexp", "mvlgamma", "special_multigammaln")
+def cast_inside_on_gpus(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
+    x = operands[0]
+    return x.device.type != "cpu" and x.dtype in (torch.float16, torch.bfloat16) and torch.is_autocast_enabled(x.device.type)
+
+
 def check_types(target: Any, given: Sequence[Any], operands: Sequence[torch.Tensor]) -> None:
     """Raises Unsupported where eager refuses the operands of an operation of torch's for their types."""
     name = target_name(target)

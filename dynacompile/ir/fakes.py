@@ -183,6 +183,7 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
     """A fake with the size, strides, dtype, device and requires_grad of a strided tensor; its storage offset is 0, its storage its own.
 
     A tensor that autograd computed gives a fake that is no leaf, so that in-place operations are refused where eager refuses them; so does a view of a leaf.
+    A view of what autograd computed gives a view: custom functions may not write these where they give several tensors.
     """
     real = plain_twin(real)
     return fake_with(mode, real, real.size(), real.stride())
@@ -191,13 +192,13 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor) -> FakeTensor:
 def fake_with(mode: FakeTensorMode, real: torch.Tensor, size: Sequence[int | torch.SymInt], stride: Sequence[int | torch.SymInt]) -> FakeTensor:
     """As `fake_of`, with a size and stride of its own."""
     is_computed = real.requires_grad and not real.is_leaf
+    writable = is_computed and not refuses_writes(real)
     with of_torch.DisableTorchDispatch():
-        if is_computed and not refuses_writes(real):
-            fake = new_fake(mode, size, stride, real.dtype, real.device)
+        fake = new_fake(mode, size, stride, real.dtype, real.device, real.requires_grad and not writable)
+        if writable:
             with torch.enable_grad():
-                return Computed.apply(torch.empty((), requires_grad=True), fake)
-        fake = new_fake(mode, size, stride, real.dtype, real.device, real.requires_grad)
-    if is_computed:
+                fake = Computed.apply(torch.empty((), requires_grad=True), fake)
+    if is_computed and (not writable or real._is_view()):
         with torch.enable_grad():
             return torch.ops.aten.alias.default(fake)
     return fake

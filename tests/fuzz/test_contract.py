@@ -9,7 +9,7 @@ CONTRACTS = (4, 38, 137, 144, 184, 188, 196, 220, 267, 347, 383, 556, 875, 882, 
 CONTRACTS += (18328, 19537, 22972, 300083)
 FOUND = {contract: CONTRACTS, views: (8, 2190, 8473, 21173, 301401)}
 KNOWN = {5961: "reads_for_another", 5593: "is_detached_in_place", 13068: "has_another_history"}
-KNOWN |= {4563: "cannot_run_again", 60111: "cannot_run_again", 18462: "leads_elsewhere", 19167: "leads_elsewhere"}
+KNOWN |= {60111: "cannot_run_again", 18462: "leads_elsewhere", 19167: "leads_elsewhere"}
 KNOWN |= {18963: "keeps_for_none", 17336: "raises_another_error"}
 BACKENDS = ("eager", "aot_eager")
 

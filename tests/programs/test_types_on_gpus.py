@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from dynacompile.errors import Unsupported
 from tests.faked_gpus import types_on_gpus
 
 HALF, SINGLE = torch.bfloat16, torch.float32
@@ -24,6 +25,20 @@ RESULTS = {
 def test_under_autocast(name, dynamic):
     function, wanted = RESULTS[name]
     assert types_on_gpus(function, (IMAGE, MAPS), dynamic=dynamic) == [wanted]
+
+
+INSIDE = {
+    "trace": lambda x: x.flatten(1).half().trace() * 2,
+    "ldexp": lambda x: torch.ldexp(x.half(), torch.tensor(2)),
+    "mvlgamma": lambda x: (x.half() + 3).mvlgamma(2),
+    "pinverse": lambda x: x.flatten(1).pinverse(),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_autocast_casts_inside_of_a_kernel_is_left_to_python(name):
+    with pytest.raises(Unsupported, match="autocast casts"):
+        types_on_gpus(INSIDE[name], (IMAGE,))
 
 
 def test_resizing_of_static_sizes_beside_symbols():
