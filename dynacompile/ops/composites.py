@@ -122,7 +122,9 @@ def reduced(terms: torch.Tensor, reduction: str) -> torch.Tensor:
 
 
 def smoothed_cross_entropy(*args: torch.Tensor, label_smoothing: float, **kwargs: Any) -> torch.Tensor:
-    """Of classes: the loss follows a line from that without smoothing to that with nothing else."""
+    """Of classes: the loss follows a line from that without smoothing to that with nothing else, which may be infinite."""
+    if label_smoothing == 0:
+        return F.cross_entropy(*args, **kwargs)  # type: ignore[arg-type]
     plain, even = (F.cross_entropy(*args, label_smoothing=n, **kwargs) for n in (0.0, 1.0))  # type: ignore[misc, arg-type]
     return plain * (1 - label_smoothing) + even * label_smoothing
 
@@ -202,7 +204,7 @@ def of_smooth_l1_loss(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def is_of_bound(args: Sequence[Any], kwargs: dict[str, Any], name: str) -> bool:
     """Whether a loss of two like tensors has a bound that varies."""
     bound, plain = kwargs.get(name), len(args) == 2 and kwargs.keys() <= {name, "reduction"} and kwargs.get("reduction", "mean") in ("mean", "sum", "none")
-    if not plain or not isinstance(bound, torch.SymFloat) or not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in args):
+    if not plain or not isinstance(bound, torch.SymFloat) or not all(isinstance(t, torch.Tensor) and t.dtype in (torch.float32, torch.float64) for t in args):
         return False
     return args[0].dtype == args[1].dtype and tuple(args[0].shape) == tuple(args[1].shape)
 

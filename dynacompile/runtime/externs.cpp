@@ -169,6 +169,9 @@ bool has_places(PyObject* value) {
     return false;
 }
 
+// It gives what it has waited for, which the schedule leaves alone.
+bool is_wait(const std::string& name) { return name == "_c10d_functional::wait_tensor" || name == "c10d_functional::wait_tensor"; }
+
 class BoxedCall : public ExternCall {
 public:
     BoxedCall(c10::OperatorHandle op, PyObject* args, std::vector<int64_t> outputs, bool in_place)
@@ -176,7 +179,7 @@ public:
         const std::vector<c10::Argument>& schema = op_.schema().arguments();
         if (size_t(PyTuple_Size(args)) != schema.size()) raise(PyExc_TypeError, op_.schema().name() + " takes " + std::to_string(schema.size()) + " arguments");
         for (size_t i = 0; i < schema.size(); ++i) add(i, schema[i], item(args, i));
-        for (const c10::Argument& result : op_.schema().returns()) says_new_.push_back(result.alias_info() == nullptr);
+        for (const c10::Argument& result : op_.schema().returns()) says_new_.push_back(result.alias_info() == nullptr && !is_wait(op_.schema().name()));
         for (const Patch& patch : patches_) std::copy_if(patch.slots.begin(), patch.slots.end(), std::back_inserter(operands_), [](int32_t slot) { return slot >= 0; });
     }
 

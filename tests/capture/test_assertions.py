@@ -228,6 +228,22 @@ def shows_a_part_of_it(x, shown):
     return y * 2
 
 
+def raises_what_it_has_made(x, shown):
+    y = x.clone()
+    if (y < 0).any():
+        raise ValueError("negative", y)
+    shown.append(y.add_(1))
+    return y * 2
+
+
+def test_an_error_has_a_tensor_as_it_was():
+    compiled = dynacompile.compile(raises_what_it_has_made, isolate_recompiles=True)
+    assert torch.equal(compiled(GOOD, []), (GOOD + 1) * 2)
+    with pytest.raises(ValueError, match="negative") as caught:
+        compiled(-GOOD, [])
+    assert torch.equal(caught.value.args[1], -GOOD)
+
+
 @pytest.mark.parametrize("function", [shows_what_it_has_made, shows_a_part_of_it])
 def test_what_others_see_already_is_not_changed_before_the_error(function):
     compiled = dynacompile.compile(function, isolate_recompiles=True)

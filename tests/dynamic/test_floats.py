@@ -105,6 +105,14 @@ def test_numbers_that_the_backward_of_torch_asks_for(name, backend):
     assert check_varying(TAKEN_APART[name], given, 2, backend=backend)
 
 
+def test_no_smoothing_beside_classes_that_are_ruled_out():
+    program = lambda x, f: F.cross_entropy(x, torch.tensor([0]), label_smoothing=f)  # noqa: E731
+    x = torch.tensor([[1.0, -math.inf, 0.0]])
+    compiled = dynacompile.compile(program, isolate_recompiles=True)
+    for f in (0.1, 0.2, 0.0, 0.3):
+        torch.testing.assert_close(compiled(x, f), program(x, f))
+
+
 @pytest.mark.parametrize("bound", [0.0, -1.0])
 def test_bounds_of_losses_that_torch_refuses_or_knows_otherwise(bound):
     for function in (lambda x, f: F.huber_loss(x, x * 2, delta=f), lambda x, f: F.smooth_l1_loss(x, x * 2, beta=f)):

@@ -588,32 +588,3 @@ def test_parts_that_are_no_views_to_autograd_share_memory(split):
         check(fn, base(16).view(4, 4), options={"backend": "aot_eager"})
     for fn in (writes_a_part, writes_the_whole):
         check(fn, base(16).view(4, 4).requires_grad_(), options={"backend": "aot_eager"})
-
-
-UNDROPPED = {
-    "evaluation": lambda x: torch.nn.functional.dropout(x, 0.3, False),
-    "evaluation, by a function of torch": lambda x: torch.dropout(x, 0.3, train=False),
-    "nothing is dropped": lambda x: torch.nn.functional.dropout(x, p=0),
-    "a module": torch.nn.Dropout(0.5).eval(),
-    "in place": lambda x: torch.nn.functional.dropout(x, 0.3, False, True),
-    "channels": lambda x: torch.nn.functional.dropout2d(x, 0.3, False),
-}
-
-
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("name", UNDROPPED)
-def test_dropout_that_drops_nothing_gives_its_argument(name, dynamic):
-    def written(x):
-        part = x.flip(0)[:, ::2]
-        kept = UNDROPPED[name](part)
-        kept.add_(1)
-        return kept is part, x.flip(0), part, kept, UNDROPPED[name](x) is x
-
-    def story(wrap):
-        run = wrap(written)
-        for rows in (2, 3):
-            _, whole, part, kept, same = observed = run(torch.ones(rows, 4, 2, 2))
-            part.mul_(3)
-            yield *observed, same, kept.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
-
-    check_same(story, dynamic=dynamic)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import dynacompile
 from dynacompile.events import Scheduled
+from dynacompile.private import of_torch
 
 NAME = "dynacompile_tests_handed_back"
 
@@ -73,3 +74,15 @@ def test_channel_shuffle_is_part_of_its_readers(groups: int, shape: tuple[int, .
         assert got.stride() == want.stride()
     end()
     assert set(calls) == {()}
+
+
+def test_what_is_waited_for_is_not_copied() -> None:
+    """Of a collective that has ended, the operator gives the result itself."""
+    wait = of_torch.wait_tensor
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        made = x.sort().values
+        return made, wait(made)
+
+    made, waited = dynacompile.compile(function, options={"fallback": "none"})(torch.randn(64))
+    assert made.data_ptr() == waited.data_ptr()

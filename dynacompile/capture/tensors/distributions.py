@@ -11,7 +11,9 @@ from torch.distributions import Distribution
 
 from dynacompile.capture.tensors.tensor import TensorValue, decides
 from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.source import Constant
@@ -19,6 +21,7 @@ from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context, Frame
+    from dynacompile.capture.values.writing import Assumed
 
 VALIDATES: dict[object, tuple[Callable[..., Any], tuple[str, ...]]] = {  # code that asks, the function, and its arguments: attributes, and variables
     Distribution.__init__.__code__: (Distribution.__init__, ("_batch_shape", "_event_shape", "validate_args")),
@@ -112,11 +115,18 @@ def assumable(cx: Context) -> int | None:
     assumed = cx.effects.assumed
     inside = cx.state(Inside).nodes
     flags, fewer, made = [one.condition.node for one in assumed], cx.effects.overtaken(), 0  # type: ignore[attr-defined]
+    shown = any(one.changed or not is_told_by_constants(one) for one in assumed)
     for node in cx.recorder.graph.nodes:
-        if made and node not in inside and not (passes(node) and not (any(one.changed for one in assumed) and writes(name_of(node)))):
+        if made and node not in inside and not (passes(node) and not (shown and writes(name_of(node)))):
             return made - 1 if fewer is None else min(made - 1, fewer)
         made += node in flags
     return fewer
+
+
+def is_told_by_constants(one: Assumed) -> bool:
+    """Whether its error shows no tensor, which may have changed by the time that it is raised."""
+    error = one.args[0] if one.function is None and one.args else None
+    return isinstance(error, ExceptionValue) and all(isinstance(arg, ConstantValue) for arg in error.known_args())
 
 
 def passes(node: torch.fx.Node) -> bool:
@@ -157,7 +167,7 @@ def is_own(tensor: Any) -> bool:
     """Whether the graph itself has made a tensor, in memory that nothing else sees."""
     while isinstance(tensor, torch.fx.Node) and is_in_place(name_of(tensor)):
         tensor = tensor.args[0]
-    return isinstance(tensor, torch.fx.Node) and name_of(tensor) in FRESH
+    return isinstance(tensor, torch.fx.Node) and name_of(tensor) in FRESH and "out" not in tensor.kwargs
 
 
 def name_of(node: torch.fx.Node) -> str:
