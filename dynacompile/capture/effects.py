@@ -23,6 +23,8 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.writing import Assumed
 
 if TYPE_CHECKING:
+    import torch.fx
+
     from dynacompile.capture.values.writing import Writer
     from dynacompile.cpython.instructions import Position
 
@@ -120,11 +122,11 @@ class Effects:
         if name in self.hidden:
             raise unsupported("after-graph", f"{name} is read, which {self.calls[-1].function.__qualname__} may have changed: it is called after the graph")
 
-    def assume(self, condition: Value, function: Callable | None, args: list[Value], position: Position) -> None:
+    def assume(self, condition: Value, function: Callable | None, args: list[Value], position: Position, after: torch.fx.Node) -> None:
         self.outside += 1
         last = self.assumed[-1].count if self.assumed else 0
         changed = {value: content_of(value) for value in self.pending() if self.touched[value] > last}
-        self.assumed.append(Assumed(condition, function, args, position, changed, self.count))
+        self.assumed.append(Assumed(condition, function, args, position, after, changed, self.count))
 
     def asked(self) -> list[Value]:
         """Values that what is assumed is asked with."""

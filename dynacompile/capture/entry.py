@@ -28,10 +28,10 @@ from dynacompile.capture.manner import Manner
 from dynacompile.capture.residual import Builder, parameter_count
 from dynacompile.capture.shared_memory import SharesMemory
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, counts_loop
+from dynacompile.capture.tensors.assumptions import assumable
 from dynacompile.capture.tensors.bodies import BodyWrites
 from dynacompile.capture.tensors.checkpointing import Regathered
 from dynacompile.capture.tensors.deferred_texts import TextOutdated
-from dynacompile.capture.tensors.distributions import assumable
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
 from dynacompile.capture.tensors.function_modes import DeviceMode
 from dynacompile.capture.tensors.gradients import HookLeaves, Hooks

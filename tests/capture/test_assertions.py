@@ -236,12 +236,34 @@ def raises_what_it_has_made(x, shown):
     return y * 2
 
 
-def test_an_error_has_a_tensor_as_it_was():
-    compiled = dynacompile.compile(raises_what_it_has_made, isolate_recompiles=True)
+def raises_what_it_has_made_later(x, shown):
+    wrong = (x < 0).any()
+    y = x.clone()
+    if wrong:
+        raise ValueError("negative", y)
+    shown.append(y.add_(1))
+    return y * 2
+
+
+@pytest.mark.parametrize("function", [raises_what_it_has_made, raises_what_it_has_made_later])
+def test_an_error_has_a_tensor_as_it_was(function):
+    compiled = dynacompile.compile(function, isolate_recompiles=True)
     assert torch.equal(compiled(GOOD, []), (GOOD + 1) * 2)
     with pytest.raises(ValueError, match="negative") as caught:
         compiled(-GOOD, [])
     assert torch.equal(caught.value.args[1], -GOOD)
+
+
+def changes_what_it_makes_behind(x):
+    if (x < 0).any():
+        raise ValueError(f"negative: {x}")
+    y = x.clone()
+    y.add_(1)
+    return torch.empty(3).fill_(2) * y
+
+
+def test_what_is_made_behind_it_may_change():
+    check_stories(changes_what_it_makes_behind, torch.clone, fullgraph=True)
 
 
 @pytest.mark.parametrize("function", [shows_what_it_has_made, shows_a_part_of_it])

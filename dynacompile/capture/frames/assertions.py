@@ -1,6 +1,6 @@
 """Statements that raise where a tensor is not what they ask for: `assert torch.isfinite(x).all()`, `if (x < 0).any(): raise ValueError("...")`.
 
-The frame goes on as if the tensor were, and residual code asks for it after the graph, under the conditions of validations (`tensors/distributions.py`):
+The frame goes on as if the tensor were, and residual code asks for it after the graph, under the conditions of assumptions (`tensors/assumptions.py`):
 nobody waits for the error, and what follows is harmless. What others see may have changed before, as far as residual code makes that change and makes
 it before it asks: attributes, items of lists and dicts, cells.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dynacompile.capture.breaks import Raised, Unsupported
-from dynacompile.capture.tensors.distributions import HARMLESS, is_harmless, may_assume
+from dynacompile.capture.tensors.assumptions import HARMLESS, assume, is_harmless, may_assume
 from dynacompile.capture.tensors.read_numbers import ReadNumber
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_functions import TorchFunction
@@ -54,7 +54,7 @@ def assumed(frame: SymbolicFrame, instr: Instr, condition: Value, jumps_if: bool
     if error is None or issubclass(error.cls, StopIteration):  # which may end an iteration
         return False
     flag = condition if jumps_if == jumps else cx.op("call_function", torch.logical_not, [condition], {})
-    cx.effects.assume(flag, None, [error], cx.frames[0].current.position)
+    assume(cx, flag, None, [error])
     if jumps:
         frame.index = target.index
     return True

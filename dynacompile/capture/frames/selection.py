@@ -16,7 +16,7 @@ from dynacompile.capture.breaks import NotConstant, Unsupported
 from dynacompile.capture.bytecode import Decoded
 from dynacompile.capture.frames.predication import IN_ARMS, Arm, refusal, same
 from dynacompile.capture.recorded import storage_of
-from dynacompile.capture.tensors.distributions import is_harmless
+from dynacompile.capture.tensors.assumptions import is_harmless
 from dynacompile.capture.tensors.entry_conditions import is_random
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_functions import TorchFunction

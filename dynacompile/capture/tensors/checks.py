@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dynacompile.capture.tensors.distributions import may_assume
+from dynacompile.capture.tensors.assumptions import assume, may_assume
 from dynacompile.capture.tensors.read_numbers import ReadNumber
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
@@ -38,7 +38,7 @@ def check_with(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
         return NONE
     if isinstance(condition, ReadNumber) and condition.cls is bool and may_assume(cx):
         error = make_exception(cx, kind.constant(), [text_of(cx, message) or ConstantValue(IMPROVABLE)], {})
-        cx.effects.assume(condition.tensor, None, [error], cx.frames[0].current.position)
+        assume(cx, condition.tensor, None, [error])
         return NONE
     plain = of_torch.check_with
     return function_value(cx, plain, Constant(plain, "torch._check_with")).call(cx, [kind, condition, message], {})  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ import torch.fx
 from dynacompile.capture.bytecode import is_resume
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.refused_types import is_of_torch
-from dynacompile.capture.tensors.distributions import DRAWS, Inside, is_harmless, name_of
+from dynacompile.capture.tensors.assumptions import DRAWS, Inside, is_harmless, name_of
 from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue, decides

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dynacompile.capture.tensors.distributions import may_assume
+from dynacompile.capture.tensors.assumptions import assume, may_assume
 from dynacompile.capture.tensors.read_numbers import ReadNumber
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
@@ -66,7 +66,7 @@ def asked_later(cx: Context, number: ReadNumber, condition: Callable[[], Value],
     """Assumes a condition, and that function(number) raises where it does not hold; whether that could be done."""
     if not may_assume(cx, after_changes=True):
         return False
-    cx.effects.assume(condition(), function, [number], cx.frames[0].current.position)
+    assume(cx, condition(), function, [number])
     return True
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import torch.fx
+
     from dynacompile.capture.values.base import Value
     from dynacompile.cpython.instructions import Handler, Instr, Position
     from dynacompile.ir.source import Source
@@ -30,13 +32,14 @@ class LeafWriter(CallWriter, Protocol):
 @dataclass(frozen=True)
 class Assumed:
     """What the graph takes for true. condition: a tensor, which is asked after the graph. function: what is called with `args` where it is false, and raises;
-    without one `args` is the exception. changed: values that had changed since the assumption before, which residual code changes before it asks, and
-    their contents then. count: of changes by then."""
+    without one `args` is the exception. after: the last operation of the graph before it. changed: values that had changed since the assumption before,
+    which residual code changes before it asks, and their contents then. count: of changes by then."""
 
     condition: Value
     function: Callable | None
     args: list[Value]
     position: Position
+    after: torch.fx.Node
     changed: dict[Value, dict[str, Any]]
     count: int
 
