@@ -246,24 +246,26 @@ def raises_what_it_has_made_later(x, shown):
 
 
 @pytest.mark.parametrize("function", [raises_what_it_has_made, raises_what_it_has_made_later])
-def test_an_error_has_a_tensor_as_it_was(function):
+@pytest.mark.parametrize("given", [torch.clone, lambda x: x.clone().requires_grad_().clone()], ids=["asked by guards", "asked by residual code"])
+def test_an_error_has_a_tensor_as_it_was(function, given):
     compiled = dynacompile.compile(function, isolate_recompiles=True)
-    assert torch.equal(compiled(GOOD, []), (GOOD + 1) * 2)
+    assert torch.equal(compiled(given(GOOD), []), (GOOD + 1) * 2)
     with pytest.raises(ValueError, match="negative") as caught:
-        compiled(-GOOD, [])
+        compiled(given(-GOOD), [])
     assert torch.equal(caught.value.args[1], -GOOD)
 
 
 def changes_what_it_makes_behind(x):
     if (x < 0).any():
-        raise ValueError(f"negative: {x}")
+        raise ValueError(f"negative: {x.detach()}")
     y = x.clone()
     y.add_(1)
     return torch.empty(3).fill_(2) * y
 
 
 def test_what_is_made_behind_it_may_change():
-    check_stories(changes_what_it_makes_behind, torch.clone, fullgraph=True)
+    compiled = check_stories(changes_what_it_makes_behind, lambda x: x.clone().requires_grad_().clone(), fullgraph=True)
+    assert len(dynacompile.cache_entries(compiled)) == 1
 
 
 @pytest.mark.parametrize("function", [shows_what_it_has_made, shows_a_part_of_it])
