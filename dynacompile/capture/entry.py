@@ -159,7 +159,9 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             if reason.if_whole:
                 before = policy, manner
                 manner = replace(manner, if_whole=True)
-            policy = replace(known, marks=True, numbers=known.numbers | reason.numbers, values=True if reason.values else known.values)
+            numbers, flags = known.numbers | reason.numbers, known.flags | reason.flags
+            marks, values = known.marks or reason.is_of_symbols, reason.values or known.values
+            policy = replace(known, marks=marks, numbers=numbers, flags=flags, values=values)
             manner = replace(manner, loops=manner.loops or reason.loops)
         except NeedsNumbers as reason:
             raise unsupported("symbolic-wrapper", str(reason)) from reason

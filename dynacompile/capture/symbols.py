@@ -27,7 +27,7 @@ from dynacompile.ir.shapes import (
     new_symbol,
     symbolic_mode,
 )
-from dynacompile.ir.source import Local, Registered, Source, dotted
+from dynacompile.ir.source import Local, Made, Registered, Source, dotted
 from dynacompile.private.of_torch import FakeTensor
 
 Extent = int | torch.SymInt
@@ -36,11 +36,23 @@ MOST_INT = 2**63 - 1
 
 class NeedsSymbols(Exception):
     """A static capture met a tensor that is marked as dynamic, or a varying number, (loops) an int that each round of a loop changes, (numbers)
-    numbers that the frame itself changes, or (values) what depends on the values of tensors: the frame is to be captured with symbols. if_whole: where
-    it then has no break."""
+    numbers that the frame itself changes, or that lie beside others that vary, (flags) bools that do, or (values) what depends on the values of tensors:
+    the frame is to be captured with symbols. if_whole: where it then has no break."""
 
-    def __init__(self, loops: bool = False, numbers: frozenset[Source] = frozenset(), values: bool = False, if_whole: bool = False):
-        self.loops, self.numbers, self.values, self.if_whole = loops, numbers, values, if_whole
+    def __init__(
+        self,
+        loops: bool = False,
+        numbers: frozenset[Source] = frozenset(),
+        values: bool = False,
+        if_whole: bool = False,
+        flags: frozenset[Source] = frozenset(),
+    ):
+        self.loops, self.numbers, self.values, self.if_whole, self.flags = loops, numbers, values, if_whole, flags
+
+    @property
+    def is_of_symbols(self) -> bool:
+        """Whether more than bools vary, for which there are no symbols."""
+        return bool(self.numbers) or not self.flags
 
 
 class NeedsNumbers(Exception):
@@ -133,7 +145,9 @@ class Symbols:
         return self.symbol(quantity, value, Bounds(max(low, 1), mark.bounds.high), mark if mark.strict else None)
 
     def mark(self, real: torch.Tensor, source: Source, dim: int) -> Mark | None:
-        """What is asked of a dimension; None where it is static."""
+        """What is asked of a dimension; None where it is static, as of a tensor that residual code makes alike in each call."""
+        if isinstance(source.root, Made):
+            return None
         if self.policy.declared:
             name = source.text()
             declared = {**self.policy.declared.get(dotted(name), {}), **self.policy.declared.get(name, {})}.get(dim)

@@ -30,6 +30,7 @@ from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
 from dynacompile.capture.tensors.entry_conditions import look_up
 from dynacompile.capture.tensors.generators import drawn
+from dynacompile.capture.tensors.listed_numbers import RULES as LISTED
 from dynacompile.capture.tensors.modules import ModuleValue
 from dynacompile.capture.tensors.overrides import Overrides
 from dynacompile.capture.tensors.random_state import RandomState
@@ -38,7 +39,7 @@ from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.ambient import called
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.classes import ClassValue
-from dynacompile.capture.values.constant import is_constant_object
+from dynacompile.capture.values.constant import UnreadBool, is_constant_object
 from dynacompile.capture.values.context import State, SubGraph
 from dynacompile.capture.values.contexts import perform
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, guards_class_data
@@ -200,7 +201,9 @@ class Trace:
         return found
 
     def symbolic_number(self, real: float, source: Source) -> Value | None:
-        """The value of an int or float that exists before the frame, where it is symbolic."""
+        """The value of an int or float that exists before the frame, where it is symbolic, and of a bool that varies."""
+        if type(real) is bool:
+            return UnreadBool(self, real, source) if self.policy is not None and source in self.policy.flags else None
         if self.symbols is None and self.policy is not None and is_varying(real, source, self.policy):
             raise NeedsSymbols
         quantity = None if self.symbols is None or isinstance(source, Constant) else self.symbols.number(real, source)
@@ -300,6 +303,8 @@ class Trace:
             return written
         if "generator" in kwargs and (made := drawn(self, kind, target, args, kwargs)) is not None:
             return made
+        if (rule := LISTED.get(target)) is not None and (found := rule(self, target, args, kwargs)) is not None:
+            return found
         self.effects.random.check(target)
         refuse_caught(self, self.frames, target, args, kwargs)
         made = self.recorder.op(kind, target, args, kwargs)

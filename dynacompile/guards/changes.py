@@ -24,7 +24,7 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
 
     Sizes of module state stay constants. So do numbers of modules, unless such numbers are all that differs: then one entry serves many.
     """
-    sizes, strides, numbers = dict(known.sizes), dict(known.strides), set(known.numbers)
+    sizes, strides, numbers, flags = dict(known.sizes), dict(known.strides), set(known.numbers), set(known.flags)
     for guards in entries:
         failed = failures(guards, frame)
         modules = {g.source for g in guards if g.kind == "MODULE"}
@@ -37,10 +37,12 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
                 numbers.add(source)
                 if type(failure.guard.expected) is float:
                     numbers |= alike_in(guards, source)
+            elif failure.guard.kind == "EQUALS" and type(failure.guard.expected) is type(evaluate(source, frame)) is bool:
+                flags.add(source)
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
                 with of_torch.DisableTorchFunction():
                     changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]
-    return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers))
+    return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers), flags=frozenset(flags))
 
 
 def alike_in(guards: Sequence[Guard], source: Source) -> set[Source]:
@@ -53,15 +55,10 @@ def are_alike(left: Sequence[Source], right: Sequence[Source]) -> bool:
     """Whether two paths differ in the number of one item alone, which is not their last step."""
     if len(left) != len(right) or left[0] != right[0]:
         return False
-    pairs = [(a, b) for a, b in zip(left, right) if own_part(a) != own_part(b)]
+    pairs = [(a, b) for a, b in zip(left, right) if a.own() != b.own()]
     if len(pairs) != 1 or pairs[0][0] is left[-1]:
         return False
     return all(type(step) is Item and type(step.key) is int for step in pairs[0])
-
-
-def own_part(step: Source) -> tuple:
-    """A step without what it goes on from."""
-    return type(step), *(getattr(step, name) for name in step.__match_args__ if name != "base")  # type: ignore[attr-defined]
 
 
 def is_number_change(failure: Failure, frame: Any) -> bool:

@@ -40,6 +40,7 @@ class ShapePolicy:
     """Which sizes, ints and floats of a frame become symbols.
 
     everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints and floats.
+    flags: sources of bools that vary; no symbols, but values that an entry relies on only where they are read.
     declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks, or ints of loops, or varying numbers
     that were read. loops: such ints, of loops that go on after a graph break, are symbols. varying: ends of the paths of numbers that are, too.
     ones: sizes may be 1 in the entry for others. ints, floats: such numbers may be symbols. values: so may what depends on the values of tensors;
@@ -50,6 +51,7 @@ class ShapePolicy:
     sizes: Mapping[Source, frozenset[int]] = field(default_factory=dict)
     strides: Mapping[Source, frozenset[int]] = field(default_factory=dict)
     numbers: frozenset[Source] = frozenset()
+    flags: frozenset[Source] = frozenset()
     declared: Mapping[str, Mapping[int, Bounds]] = field(default_factory=dict)
     marks: bool = False
     ints: bool = True
@@ -58,6 +60,11 @@ class ShapePolicy:
     loops: bool = False
     varying: tuple[str, ...] = ()
     ones: bool = False
+
+    @property
+    def varied(self) -> frozenset[Source]:
+        """Where numbers of Python lie that vary, bools among them."""
+        return self.numbers | self.flags
 
     def __bool__(self) -> bool:
         """Whether the capture needs symbols."""

@@ -59,6 +59,10 @@ class Source:
     def root(self) -> Source:
         return next(self.steps())
 
+    def own(self) -> tuple:
+        """The last step, without what it goes on from."""
+        return type(self), *(getattr(self, name) for name in self.__match_args__ if name != "base")  # type: ignore[attr-defined]
+
     def roots(self) -> Iterator[Source]:
         """What it is loaded from: one root, unless it is computed of several values."""
         yield self.root

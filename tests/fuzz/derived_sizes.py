@@ -6,7 +6,7 @@ and backward, in float64, called with sizes that change, 0 and 1 among them.
 A statement is kept if eager runs it for the first call's sizes. Where eager raises for a later call's, the compiled program has to raise, too. From seed
 100000 on the int is read from a tensor; from 150000 on there are masks, too. From 200000 on numbers are keys of dicts, members of sets and arguments of
 functions with caches; from 250000 on so is the int that is read from a tensor. From 300000 on
-places of tensors are read and written by ints.
+places of tensors are read and written by ints; from 400000 on tensors are made of lists of numbers, from 450000 on with the int that is read from a tensor.
 """
 
 from __future__ import annotations
@@ -67,11 +67,27 @@ KEYED = (
     "{{{t}.shape: 2}}[{t}.shape]", "cached({t}.shape)[0]", "int({t}.shape in {{{u}.shape}})", "{{True: 5, {a}: 6}}[1]", "int({a} in range({b}))",
     "[4, 1, {a}].index({a})",
 )  # fmt: skip
+LISTED = (
+    "torch.tensor([{n}, {m}]) * {f}", "torch.tensor([{n} * 0.5, {a}, {f}])", "torch.tensor([[{n}, {m}], [{a}, 1]], dtype=torch.float64)",
+    "torch.tensor([{n} > {m}, True]) * {f}", "torch.tensor([{n} > {m}, {a} == 1], dtype=torch.float64)", "torch.as_tensor(({n}, {m}, {a})) + {f}",
+    "torch.tensor([i * {n} for i in range(3)]) * {f}", "torch.tensor({t}.shape) * {f}", "{t}.new_tensor([{n}, {m}])", "{t}.new_tensor([{n} / 3, {f}])",
+    "torch.DoubleTensor([{n}, {a} + {f}])", "{t}.flatten()[[{n} % {t}.numel(), -1]]", "{t}[[0, {n}]]", "{t}[..., [{n}, 0, {m}]]", "{t}[[{n}, 0], [0, {m}]]",
+    "torch.tensor([{n}, {m}]).sum() * {t}", "{t} * torch.tensor([{f}, {n}])[{m} % 2]", "torch.tensor([{n}, {m}], dtype=torch.int32) * {f}",
+    "torch.stack([torch.tensor({n} * {f}), torch.tensor(1.0)])", "torch.tensor([[{n}], [{m}]]).expand(2, 3) * {f}", "torch.tensor([-{n}, {m}]).abs().sqrt()",
+)  # fmt: skip
+LISTED_WRITES = (
+    "{t}[[0, {n}]] = {f}",
+    "{t}[..., [{n}, 0]] *= 2",
+    "{t}[[{n}]] = {u}",
+    "{t}.flatten()[[{n}, {m}]] = torch.tensor([{a}, 1.0], dtype=torch.float64)",
+)
 SIZES = (0, 1, 1, 2, 3, 4, 4, 5, 6, 8)
 MOST = 3000  # elements of a tensor
 READING = 100_000
 MASKING = 150_000
 PLACING = 300_000
+LISTING = 400_000
+READ_LISTS = 450_000
 KEYING = 200_000
 READ_KEYS = 250_000
 TABLE = {0: 3, 1: 1, 2: 4, 4: 2, 8: 1}
@@ -125,9 +141,9 @@ class Writer:
     """Statements that run for one call's arguments."""
 
     def __init__(self, seed: int, x: torch.Tensor, y: torch.Tensor, k: int):
-        further = MASKED if MASKING <= seed < KEYING else READ_AT if seed >= PLACING else ()
+        further = LISTED if seed >= LISTING else MASKED if MASKING <= seed < KEYING else READ_AT if seed >= PLACING else ()
         self.forms = (*TENSORS, *(8 * further))
-        self.writes = (*WRITES, *(3 * PLACED if seed >= PLACING else ()))
+        self.writes = (*WRITES, *(3 * (LISTED_WRITES if seed >= LISTING else PLACED) if seed >= PLACING else ()))
         self.pick, self.lines = random.Random(seed), []
         self.of_numbers = (*NUMBERS[:6], *KEYED) if KEYING <= seed < PLACING else NUMBERS
         self.share = 0.5 if KEYING <= seed < PLACING else 0.25
@@ -204,7 +220,7 @@ def generate(seed: int) -> Program:
     made = [t for t in writer.tensors if t not in "xy"] or ["x * 2"]
     results = list(dict.fromkeys([made[-1], *(pick.choice(made) for _ in range(2)), *([writer.numbers[-1]] if pick.random() < 0.5 else [])]))
     body = "".join(f"    {line}\n" for line in writer.lines)
-    reads = READING <= seed < KEYING or READ_KEYS <= seed < PLACING
+    reads = READING <= seed < KEYING or READ_KEYS <= seed < PLACING or seed >= READ_LISTS
     body = f"    k = k.item()\n{body}" if reads else body
     return Program(seed, f"def program(x, y, k):\n{body}    return {', '.join(results)},\n", program.calls, program.dynamic, program.lenient, reads)
 

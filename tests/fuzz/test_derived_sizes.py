@@ -36,6 +36,12 @@ def test_places_that_ints_name():
         check_program(generate(seed), Counter(), "aot_eager")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_of_listed_numbers():
+    for seed in (400001, 400005, 400012, 450004, 450009):
+        check_program(generate(seed), Counter(), "aot_eager")
+
+
 def test_programs_are_what_they_were():
     assert generate(7) == generate(7)
 

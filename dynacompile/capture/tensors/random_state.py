@@ -67,16 +67,17 @@ class MadeValue(Value):
 
 
 class RandomState:
-    """first: calls made before the graph, in order. last: those after it, of torch's default generators. drawn: inputs of the graph that other calls of the
-    entry have other values of."""
+    """first: calls made before the graph, in order; `plain` of them nobody sees. last: those after it, of torch's default generators. drawn: inputs of the
+    graph that other calls of the entry have other values of."""
 
     def __init__(self) -> None:
+        self.plain = 0
         self.first: list[Call] = []
         self.last: list[Call] = []
         self.drawn: set[Made] = set()
 
     def __bool__(self) -> bool:
-        return bool(self.first or self.last)
+        return len(self.first) > self.plain or bool(self.last)
 
     def call(self, cx: Context, function: Callable[..., Any], args: Sequence[Value], made: MadeValue | None = None) -> None:
         """A call that changes a default generator, or reads its state (made)."""
@@ -95,6 +96,15 @@ class RandomState:
         """The input of the graph that a call gives which draws, made before it. real: a tensor like it, of any values."""
         source = Made(len(self.first))
         self.hoist(cx, function, args, keywords, MadeValue(torch.Tensor))
+        self.drawn.add(source)
+        cx.hoisted = True
+        return cx.recorder.input(real, source)
+
+    def make(self, cx: Context, function: Callable[..., Any], args: Sequence[Value], keywords: tuple[str, ...], real: torch.Tensor) -> Value:
+        """The input of the graph that a call gives which nobody sees. real: a tensor like it, of any values."""
+        source = Made(len(self.first))
+        self.first.append(Call(function, list(args), keywords, MadeValue(torch.Tensor)))
+        self.plain += 1
         self.drawn.add(source)
         cx.hoisted = True
         return cx.recorder.input(real, source)

@@ -129,6 +129,22 @@ TEXT_METHODS: dict[str, Callable[[Context, ConstantValue, list[Value], dict[str,
 """Methods of texts that may be given more than constants, by name; None where they are not, or what they are given is refused."""
 
 
+class UnreadBool(ConstantValue):
+    """A bool that varies from call to call: the entry relies on it from when its value is read."""
+
+    def __init__(self, cx: Context, real: bool, source: Source):
+        self.cx, self.real, self.source = cx, real, source
+        cx.guard("TYPE", source, bool)
+
+    @property
+    def value(self) -> bool:  # type: ignore[override]
+        self.cx.guard("EQUALS", self.source, self.real)
+        return self.real
+
+    def pytype(self) -> type:
+        return bool
+
+
 class ConstantIterator(IteratorValue):
     """An iterator over a constant: range, str, torch.Size, ..."""
 
@@ -208,7 +224,7 @@ class SliceValue(Value):
 
 @wraps(*BY_VALUE)
 def wrap_by_value(cx: Context, real: Any, source: Source) -> Value:
-    symbolic = cx.symbolic_number(real, source) if type(real) in (int, float) else None
+    symbolic = cx.symbolic_number(real, source) if type(real) in (bool, int, float) else None
     if symbolic is not None:
         return symbolic
     cx.guard("EQUALS", source, real)

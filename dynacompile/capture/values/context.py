@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dynacompile.ir.captured import Guard, Site
     from dynacompile.ir.guard_facts import ShapeFacts
     from dynacompile.ir.namespaces import Names
+    from dynacompile.ir.shapes import ShapePolicy
     from dynacompile.ir.source import Source
 
 State = TypeVar("State")
@@ -186,11 +187,13 @@ class Running(Protocol):
 class Context(Reading, Guarding, Running, Protocol):
     """One attempt to capture one frame.
 
-    bodies: functions that become graphs of their own, being traced. fullgraph: a break is an error. replays_reports: residual code calls loggers.
-    hoisted: residual code makes inputs of the graph before it. grads: gradients of tensors as the call had them, where it has gone on.
+    policy: which numbers are symbols. bodies: functions that become graphs of their own, being traced. fullgraph: a break is an error.
+    replays_reports: residual code calls loggers. hoisted: residual code makes inputs of the graph before it. grads: gradients of tensors as the call had
+    them, where it has gone on.
     """
 
     manner: Manner
+    policy: ShapePolicy | None
     bodies: list[SubGraph]
     fullgraph: bool
     replays_reports: bool

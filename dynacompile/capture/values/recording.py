@@ -38,6 +38,7 @@ class Recording(Protocol):
     mode: FakeMode
     ops: int
     in_inference: bool
+    begins_in_inference: bool
     begins_with_gradients: bool
     talks_later: str
     rebound: set[int]
