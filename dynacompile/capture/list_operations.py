@@ -21,7 +21,7 @@ from dynacompile.capture.refused_types import check_types
 from dynacompile.capture.results import UnknownError, fresh_look, member_token, token
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, UnreadBool
 from dynacompile.capture.values.graph_tensor import Member, Members
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
@@ -38,7 +38,7 @@ LIST_OPS = frozenset(
     if name.startswith("_foreach_") and name != "_foreach_copy_" or name.startswith("_fused_") and name.endswith("_")
 )
 MANY = 8  # members, from which on those that look the same are taken for each other
-NUMBERS = (ConstantValue, SymbolicFloat, SymbolicInt)
+NUMBERS = (ConstantValue, UnreadBool, SymbolicFloat, SymbolicInt)
 
 
 class GeneralError(Exception):

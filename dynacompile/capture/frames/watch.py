@@ -24,7 +24,7 @@ from dynacompile.capture.tensors.tensor import BECOMING, METHODS, TensorValue
 from dynacompile.capture.tensors.torch_functions import TorchFunction
 from dynacompile.capture.values.base import NULL, Lazy, Method, Value
 from dynacompile.capture.values.classes import ClassValue
-from dynacompile.capture.values.constant import ConstantValue, SliceValue
+from dynacompile.capture.values.constant import ConstantValue, SliceValue, UnreadBool
 from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.given_sequences import GivenList, GivenTuple
 from dynacompile.capture.values.iterators import EnumerateIterator
@@ -54,7 +54,8 @@ BUILDS = frozenset(("BUILD_TUPLE", "BUILD_LIST"))
 ASKING = frozenset((len, isinstance, bool, int, float, torch.is_grad_enabled, torch.compiler.is_compiling))
 SEQUENCES = (ListValue, TupleValue, GivenList, GivenTuple)
 SINGLE = (bool, type(None), type(...))  # types of objects that are the same ones each time
-PLAIN_VALUES = (TensorValue, ConstantValue, SymbolicFloat, SymbolicInt)
+PLAIN_NUMBERS = (ConstantValue, UnreadBool, SymbolicFloat, SymbolicInt)
+PLAIN_VALUES = (TensorValue, *PLAIN_NUMBERS)
 
 
 class NotRepeatableError(Exception):
@@ -212,7 +213,7 @@ class Watch:
             if op.startswith("JUMP_IF"):
                 raise NotRepeatableError
             return self.selecting(frame)
-        if not op.endswith("NONE") and type(value) not in (ConstantValue, SymbolicFloat, SymbolicInt):
+        if not op.endswith("NONE") and type(value) not in PLAIN_NUMBERS:
             raise NotRepeatableError
         return None
 
@@ -280,7 +281,7 @@ class Watch:
     def see_yield(self, taking: Taking, value: Value) -> Callable[[], None] | None:
         if taking.into is not None:
             return self.see_append(taking.into, value)
-        if type(value) is not ConstantValue:
+        if type(value) not in (ConstantValue, UnreadBool):
             raise NotRepeatableError
         self.is_own(value)
         return None
