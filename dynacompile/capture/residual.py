@@ -31,6 +31,7 @@ from dynacompile.ir.source import (
     Free,
     Global,
     Item,
+    Length,
     Local,
     Made,
     Referent,
@@ -225,6 +226,10 @@ class Builder(CallWriter):
                 self.source(base)
                 self.const(place)
                 self.call(2)
+            case Length(base):
+                self.callee(len)
+                self.source(base)
+                self.call(1)
             case TypeOf(base):
                 self.callee(type)
                 self.source(base)

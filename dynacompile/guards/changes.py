@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,10 +14,11 @@ from dynacompile.guards.program import Failure, failures
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import is_a, plain_twin
 from dynacompile.ir.shapes import ShapePolicy
-from dynacompile.ir.source import Item, Registered, Source
+from dynacompile.ir.source import Item, Length, Registered, Source
 from dynacompile.private import of_torch
 
 NUMBERS = (int, float)
+GROWING = (list, deque)
 
 
 def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: Any) -> ShapePolicy:
@@ -39,6 +41,8 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
                     numbers |= alike_in(guards, source)
             elif failure.guard.kind == "EQUALS" and type(failure.guard.expected) is type(evaluate(source, frame)) is bool:
                 flags.add(source)
+            elif failure.guard.kind == "LENGTH" and type(evaluate(source, frame)) in GROWING:
+                numbers.add(Length(source))
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
                 with of_torch.DisableTorchFunction():
                     changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]

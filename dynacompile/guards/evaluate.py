@@ -184,6 +184,11 @@ def _(source: ir.ValueAt, base: Any) -> Any:
     return next(islice(base.values(), source.place, None), MISSING)
 
 
+@based(ir.Length)
+def _(source: ir.Length, base: Any) -> Any:
+    return len(base) if type(base) in (list, deque) else MISSING
+
+
 @based(ir.TypeOf)
 def _(source: ir.TypeOf, base: Any) -> Any:
     return type(base)

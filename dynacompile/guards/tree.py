@@ -25,6 +25,7 @@ STEPS: Mapping[type[Source], Callable[..., tuple[Step, ...]]] = {
     ir.Remembered: lambda s: (("link", None),),
     ir.Referent: lambda s: (("referent", None),),
     ir.Applied: lambda s: (("applied", s.function),),
+    ir.Length: lambda s: (("applied", len),),
     ir.TypeOf: lambda s: (("type", None),),
     ir.ValueAt: lambda s: (("value_at", s.place),),
     ir.ClosureCell: lambda s: (("cell", s.index),),

@@ -262,6 +262,16 @@ class Applied(Source):
 
 
 @source
+class Length(Source):
+    """`len(base)`, of an exact list or deque."""
+
+    base: Source
+
+    def text(self) -> str:
+        return f"len({self.base.text()})"
+
+
+@source
 class TypeOf(Source):
     """`type(base)`."""
 

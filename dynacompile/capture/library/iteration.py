@@ -99,7 +99,7 @@ def row_reversed(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Va
         raise unsupported("unknown-operation", f"reversed({value.describe()})")
     if isinstance(value, ConstantValue) and isinstance(value.value, range):
         return ConstantIterator(value.value[::-1])
-    if type(value) in (DequeValue, DictView) or isinstance(value, DictLike):
+    if isinstance(value, DequeValue) or type(value) is DictView or isinstance(value, DictLike):
         return value.method(cx, "__reversed__", [], {})
     if isinstance(value, SequenceValue) or isinstance(value, ConstantValue) and isinstance(value.value, (str, bytes, tuple)):
         return ReversedIterator(value, value.length(cx))
@@ -113,7 +113,7 @@ def row_len(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (value,) = bind_arguments("len", ["obj"], args, kwargs, {})
     if type(value) is TensorValue and value.fake.dim():
         return value.method(cx, "__len__", [], {})
-    return ConstantValue(value.length(cx))
+    return value.counted(cx)
 
 
 @handles(operator.length_hint)

@@ -60,6 +60,10 @@ class Value:
     def length(self, cx: Context) -> int:
         raise unsupported("unknown-operation", f"len({self.describe()})")
 
+    def counted(self, cx: Context) -> Value:
+        """len(self), which may be another in other calls of the entry."""
+        return cx.of(self.length(cx))
+
     def get_attr(self, cx: Context, name: str) -> Value:
         if name == "__class__":
             return cx.class_value(self.pytype(), None)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, wraps
+from dynacompile.capture.values.base import IteratorValue, Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceIterator, SequenceValue, TupleValue
-from dynacompile.ir.source import Attr, Item, Source
+from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -223,11 +223,3 @@ def row_deque(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value
 def length_limit(maxlen: Any) -> int | None:
     """Refuses what a deque refuses for its `maxlen`."""
     return collections.deque((), maxlen).maxlen
-
-
-@wraps(collections.deque)
-def wrap_deque(cx: Context, real: collections.deque, source: Source) -> Value:
-    cx.guard("TYPE", source, collections.deque)
-    cx.guard("LENGTH", source, len(real))
-    cx.guard("EQUALS", Attr(source, "maxlen"), real.maxlen)
-    return DequeValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(real)], real.maxlen, source)

@@ -1,0 +1,126 @@
+"""Programs over lists and deques that live from call to call, grow and shrink: histories, windows, buffers. Results, which items these are, the containers
+after each call, and errors.
+
+    python -m tests.fuzz.growing FIRST LAST [--show]
+
+A program is its seed. To add a statement, write a line into STATEMENTS: `{c}` is a container of tensors, floats or lists, `{v}` something to put in, `{i}` a
+place.
+"""
+
+from __future__ import annotations
+
+import collections
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import dynacompile
+from dynacompile.events import FrameSkipped
+from tests.fuzz.seeds import run_seeds
+
+STATEMENTS = (
+    "{c}.append({v})", "{c}.append({v})", "{c}.append({v})", "{c}.append({v})", "{c}.extend([{v}, {v}])", "{c}.insert(0, {v})", "{c}.clear()",
+    "s.out = len({c})", "s.total = s.total + len({c})", "x = x * len({c})", "x = x + 1 if {c} else x - 1", "x = x + 1 if len({c}) > 3 else x - 1",
+    "x = x * 2 if len({c}) % 2 == 0 else x", "x = x + use({c}[-1])", "x = x + use({c}[0])", "x = x - use({c}[{i}])", "s.kept = {c}[-1]", "s.kept = {c}[0]",
+    "x = x + sum(use(t) for t in {c}[-2:])", "x = x + sum(use(t) for t in list({c})[:2])", "x = x + sum(map(use, {c}))", "s.out = [len({c}), {c}[-1]]",
+    "s.out = {c}[-1] is {c}[{i}]", "s.out = {c}[-1] is s.kept", "s.out = s.kept in [{c}[-1], {c}[0]]", "if len({c}) > 4: {c}.pop()",
+    "if len({c}) > 4: {c}.pop(0) if type({c}) is list else {c}.popleft()", "if {c}: {c}[-1] = {v}", "if {c}: {c}[0] = {v}", "if len({c}) > 2: del {c}[0]",
+    "{c}.append({c}[-1])", "{c}.append(len({c}))", "{d}.append({c}[-1])", "n = len({c}); {c}.append({v}); x = x * (len({c}) - n)",
+    "for t in {c}: x = x + use(t)", "x = x + use(max((len({c}), 2)))", "s.out = f'{{len({c})}}'", "s.out = {c}[:1] if type({c}) is list else None",
+    "s.{c_name} = {c}[-3:] if type({c}) is list else {c}", "s.out = not {c}", "s.out = bool({c}), len({c}) == len({d})",
+    "x = x[: len({c})] if len({c}) > 1 else x", "s.out = {c} == {d}", "s.out = {c} is {d}", "s.out = [*{c}]", "s.out = {c}.copy()",
+    "s.out = {c}.index({c}[-1]) if {c} and isinstance({c}[-1], float) else 0", "{c}.reverse()", "s.out = {c}.count(1.5)",
+    "s.out = list(reversed({c}))[:1]", "s.out = next(iter({c}), None)", "s.out = {c}[len({c}) - 1] if {c} else 0",
+    "if isinstance({c}[-1], list): {c}[-1].append(1.5)", "n = {c}[-1]; {c}.append({v}); s.out = n", "pause()", "s.out = helper({c}, x)",
+    "s.out = {c}.__len__()", "if len({c}) >= 3: x = x + use({c}[2])", "if len({c}) >= 2: x = x + use({c}[-2])",
+    "s.out = [len(c) for c in (s.a, s.b, s.c)]", "s.a, s.b = s.b, s.a",
+)  # fmt: skip
+PUT = ("x.sum()", "1.5", "float(k)", "[1.5]", "x.mean().item()", "x * 2", "k", "[]", "(k, 2.0)")
+
+
+class Store:
+    """a: a list; b: a deque or list, with or without a length limit; c: one of them again, or another list."""
+
+    def __init__(self, seed: int):
+        pick = random.Random(seed)
+        self.a: Any = [1.5] * pick.choice((0, 0, 1, 2))
+        self.b: Any = pick.choice((list, collections.deque, lambda: collections.deque([2.5, 1.5], 3), lambda: collections.deque(maxlen=2)))()
+        self.c: Any = pick.choice((lambda: [0.5], lambda: self.a, lambda: self.b))()
+        self.out: Any = None
+        self.kept: Any = None
+        self.total = 0
+
+
+def use(item: Any) -> Any:
+    if isinstance(item, torch.Tensor):
+        return item.sum()
+    return float(sum(item)) if isinstance(item, (list, tuple)) else item
+
+
+def source_of(seed: int) -> str:
+    pick = random.Random(seed)
+    lines = []
+    for _ in range(pick.randint(1, 6)):
+        c, d = (pick.choice("aaabbbc") for _ in range(2))
+        form = pick.choice(STATEMENTS)
+        lines.append(form.format(c=f"s.{c}", d=f"s.{d}", c_name=c, v=pick.choice(PUT), i=pick.choice((-1, -2, 0, 1))))
+    return "def program(s, x, k):\n    x = x + 0\n" + "".join(f"    {line}\n" for line in lines) + "    return x\n"
+
+
+def helper(container: Any, x: torch.Tensor) -> Any:
+    container.append(x.sum())
+    return len(container)
+
+
+def program_of(source: str) -> Callable[..., Any]:
+    world: dict[str, Any] = {"torch": torch, "use": use, "helper": helper, "pause": dynacompile.graph_break, "collections": collections}
+    exec(compile(source, "<program>", "exec", dont_inherit=True), world)
+    return world["program"]  # type: ignore[no-any-return]
+
+
+def shown(value: Any, seen: dict[int, int]) -> Any:
+    """The value, with which of its parts are one object."""
+    if isinstance(value, (list, tuple, collections.deque, torch.Tensor)):
+        if id(value) in seen:
+            return f"<{seen[id(value)]}>"
+        seen[id(value)] = len(seen)
+    if isinstance(value, torch.Tensor):
+        return "tensor", [round(n, 4) for n in value.detach().flatten().tolist()]
+    if isinstance(value, (list, tuple, collections.deque)):
+        return type(value).__name__, getattr(value, "maxlen", None), [shown(item, seen) for item in value]
+    return type(value).__name__, round(value, 4) if isinstance(value, float) else value
+
+
+def outcome(call: Callable[..., Any], store: Store, number: int) -> list[Any]:
+    try:
+        result: Any = call(store, torch.arange(6.0) + number, number)
+    except Exception as error:  # noqa: BLE001 - it is what is compared
+        result = f"{type(error).__name__}: {error}"
+    seen: dict[int, int] = {}
+    return [shown(part, seen) for part in (result, store.a, store.b, store.c, store.kept, store.out, store.total)]
+
+
+def difference(seed: int) -> str | None:
+    """What the program of a seed shows compiled and not in eager, None where nothing differs."""
+    program = program_of(source_of(seed))
+    dynacompile.reset()
+    compiled = dynacompile.compile(program, backend="eager", isolate_recompiles=True, recompile_limit=1000, options={"fallback": "none"})
+    ours, eagers, skipped = Store(seed), Store(seed), []
+    end = dynacompile.subscribe(lambda event: skipped.append(event) if isinstance(event, FrameSkipped) and "internal" in event.reason else None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for number in range(9):
+                want, got = outcome(program, eagers, number), outcome(compiled, ours, number)
+                if want != got:
+                    return f"call {number}\n    eager {want}\n    ours  {got}"
+    finally:
+        end()
+    return f"left to Python: {skipped[0].reason}" if skipped else None
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_seeds(__doc__, difference, source_of))
