@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -40,7 +40,7 @@ MOST_LOOKED_AT = 20_000  # objects among which gradients are looked for
 DEEPEST = 2  # attributes of attributes of what a frame is given
 UNTIL_IT_ENDS = 2.0  # seconds for which the exit of the program waits, where a compile is in a call that takes as long
 ASKED_AGAIN = 0.1  # seconds
-LOOKED_AGAIN = 0.001
+LOOKED_AGAIN = 1000  # microseconds
 
 
 class Ending(BaseException):
@@ -124,10 +124,11 @@ class Job:
 
 
 class Background:
-    """The queue. changed: guards jobs, the one that runs, and the numbers, Python's and the system's, of the thread, which ends when there is nothing to do."""
+    """The queue. lock: guards jobs, the one that runs, and the numbers, Python's and the system's, of the thread, which ends when there is nothing to do.
+    Who waits for a change looks again and again: see `dynacompile.threads`."""
 
     def __init__(self) -> None:
-        self.changed = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()
         self.jobs: deque[Job] = deque()
         self.running: Job | None = None
         self.thread: tuple[int, int] | None = None
@@ -143,7 +144,7 @@ class Background:
         """Queues the compile of a frame that has the ticket of its code and bucket, and gives the answer for this call."""
         core = native_core()
         job = Job(frame, state, compile)
-        with self.changed:
+        with self.lock:
             if self.stopped:
                 job.end()
                 return core.RUN_PLAINLY
@@ -153,8 +154,8 @@ class Background:
         return core.RUN_PLAINLY
 
     def start(self) -> None:
-        """Has a thread work on what is queued. `threading.Thread` would wait for its beginning, by code that an interrupt leaves in disorder."""
-        with self.changed:
+        """Has a thread work on what is queued."""
+        with self.lock:
             if self.jobs and self.thread is None:
                 self.thread = _thread.start_new_thread(self.work, ()), 0  # it knows the system's number itself
 
@@ -162,25 +163,30 @@ class Background:
         try:
             self.work_off()
         except Ending:
-            with self.changed:
-                self.thread = None
-                self.changed.notify_all()
+            pass
+        finally:  # whatever ended it, those that wait do not wait for this thread
+            with self.lock:
+                if self.is_thread():
+                    self.thread = None
+
+    def is_thread(self) -> bool:
+        """Whether this thread is the one that works."""
+        return self.thread is not None and self.thread[0] == threading.get_ident()
 
     def work_off(self) -> None:
         """All that is queued."""
-        with self.changed:
-            if self.thread is not None and self.thread[0] != threading.get_ident():  # an interrupt came before the first one was noted
+        with self.lock:
+            if self.thread is not None and not self.is_thread():  # an interrupt came before the first one was noted
                 return
             self.thread = threading.get_ident(), threading.get_native_id()
         threading.current_thread().name = "dynacompile-background"
         if self.jobs:
             begin_thread()
         while True:
-            with self.changed:
+            with self.lock:
                 if not self.jobs:
                     of_python.active_threads.pop(threading.get_ident(), None)  # what `current_thread` has made
                     self.thread = None
-                    self.changed.notify_all()
                     return
                 self.running = job = self.jobs.popleft()
             try:
@@ -188,32 +194,29 @@ class Background:
             finally:
                 job.end()
                 del job
-                with self.changed:
+                with self.lock:
                     self.running = None
 
     def wait(self, timeout: float | None) -> bool:
         """Until nothing is queued and nothing runs; False after `timeout` seconds."""
         self.start()
-        with self.changed:
+        with self.lock:
             thread = self.thread
             if thread is None and not self.jobs:
                 return True
         if thread is not None and thread[0] == threading.get_ident():
             return False
-        native_core().hurry(1)
-        try:
-            with self.priority_of_caller():
-                return self.has_ended(timeout)
-        finally:
-            native_core().hurry(-1)
+        with self.priority_of_caller():
+            return self.has_ended(timeout)
 
     def has_ended(self, timeout: float | None) -> bool:
-        """Waits without the lock: an interrupt of `Condition.wait` may come where that does not hold the lock, and leaving its block would then raise."""
+        """Waits for the end of all jobs, and looks every millisecond."""
         end = None if timeout is None else time.monotonic() + timeout
         while self.thread is not None or self.jobs:
             if end is not None and time.monotonic() >= end:
                 return False
-            time.sleep(LOOKED_AGAIN)
+            self.start()  # the thread may have ended by an error
+            native_core().rest_in_hurry(LOOKED_AGAIN)
         return True
 
     @contextmanager
@@ -230,13 +233,13 @@ class Background:
         try:
             yield
         finally:
-            with self.changed:
+            with self.lock:
                 if thread is not None and self.thread == thread:
                     os.setpriority(os.PRIO_PROCESS, thread[1], before)
 
     def drop(self) -> None:
         """Nothing is queued any more; the result of what runs is dropped by whoever asked for this."""
-        with self.changed:
+        with self.lock:
             dropped = [*self.jobs] + ([] if self.running is None else [self.running])
             self.jobs.clear()
         for job in dropped:
@@ -245,25 +248,31 @@ class Background:
     def stop(self) -> None:
         """Before the interpreter ends: it would end the thread wherever that takes the interpreter's lock, and within torch's C++ that ends the process by
         SIGABRT (its destructors may not be left by the unwinding of `pthread_exit`)."""
-        with self.changed:
+        with self.lock:
             self.stopped = True  # threads of the program, which the interpreter waits for, may still call
             if self.thread is None:
                 return
         RUNNING.end_all()  # whoever waits for a compiler goes on
         self.drop()
         sys.unraisablehook = told_but_of_endings(sys.unraisablehook)
-        end = time.monotonic() + UNTIL_IT_ENDS
-        native_core().hurry(1)
-        with self.priority_of_caller(), self.changed:
-            while (thread := self.thread) is not None and time.monotonic() < end:
-                if self.running is not None:  # before and between compiles it looks itself
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread[0]), ctypes.py_object(Ending))
-                self.changed.wait_for(lambda: self.thread is None, ASKED_AGAIN)
+        end, ask = time.monotonic() + UNTIL_IT_ENDS, 0.0
+        with self.priority_of_caller():
+            while self.thread is not None and (now := time.monotonic()) < end:
+                if now >= ask:
+                    self.ask_to_end()
+                    ask = now + ASKED_AGAIN
+                native_core().rest_in_hurry(LOOKED_AGAIN)
+
+    def ask_to_end(self) -> None:
+        """Raises Ending in a compile; before and between compiles the thread looks itself."""
+        with self.lock:
+            if self.thread is not None and self.running is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.thread[0]), ctypes.py_object(Ending))
 
     def begin_child(self) -> None:
         """In a forked process, which has no such thread."""
         jobs, running = self.jobs, self.running
-        self.changed, self.jobs, self.running, self.thread = threading.Condition(threading.RLock()), deque(), None, None
+        self.lock, self.jobs, self.running, self.thread = threading.RLock(), deque(), None, None
         for job in (*jobs, *([] if running is None else [running])):
             job.end()
 
@@ -282,7 +291,7 @@ def begin_thread() -> None:
     """What this thread starts ends with the program, and runs where the program leaves a processor idle: but for torch's threads for backward passes, which
     belong to the process, begin with the first pass, and are begun here before."""
     RUNNING.begin_helper()
-    with torch.enable_grad():
+    with suppress(RuntimeError), torch.enable_grad():  # torch refuses passes, and begins no threads, in a process forked from one that had some
         torch.autograd.backward(torch.zeros((), device="cpu", requires_grad=True) * 1)
     native_core().lower_priority()
 

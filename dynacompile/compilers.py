@@ -152,7 +152,9 @@ class Running:
             raise Exiting(f"the program is exiting: {command} is not run any more to {doing}")
 
     def end_all(self) -> None:
-        """Ends them; from now on the compiler's own threads start none. The program's do, as long as there are any."""
+        """Ends them, once; from now on the compiler's own threads start none. The program's do, as long as there are any."""
+        if self.is_exiting:
+            return
         self.is_exiting = True
         for process in tuple(self.processes):
             if process.returncode is None:
@@ -185,6 +187,7 @@ def run_compiler(command: Sequence[str], doing: str) -> Finished:
         raise BuildError(f"the C++ compiler {command[0]} can't be run to {doing}: {error}. {fix}") from error
     RUNNING.processes.add(process)
     try:
+        RUNNING.check(command[0], doing)  # the exit may have begun since, and not have seen this one
         output = output_until_exit(process, time.monotonic() + limit)
         end_group(process)  # what the compiler left behind, while the process that is not yet waited for keeps the group's number
         if output is None:

@@ -7,7 +7,6 @@ takes. Whoever looks at a run that stands still is told why.
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import torch.distributed as dist
 
 from dynacompile.complaints import COMPLAINTS
 from dynacompile.env import watchdog_seconds
-from dynacompile.threads import can_start_threads
+from dynacompile.threads import after, can_start_threads
 
 
 def together() -> bool:
@@ -31,13 +30,11 @@ def watched(what: str, region: str) -> Iterator[None]:
     if not seconds:
         yield
         return
-    timer = threading.Timer(seconds, functools.partial(tell, what, region, time.monotonic()))
-    timer.daemon = True
-    timer.start()
+    end = after(seconds, functools.partial(tell, what, region, time.monotonic()))
     try:
         yield
     finally:
-        timer.cancel()
+        end()
 
 
 def tell(what: str, region: str, begin: float) -> None:

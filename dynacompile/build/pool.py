@@ -57,13 +57,13 @@ class WorkerPool:
     def __init__(self, most: int):
         self.most = most
         self.workers: list[Worker] = []
-        self.changed = threading.Condition()  # guards the list of workers and who is idle
+        self.lock = threading.RLock()  # guards the list of workers and who is idle
         self.end = weakref.finalize(self, end_workers, self.workers)
         POOLS.add(self)
 
     def warm(self) -> None:
         """Starts the first workers, without waiting for them."""
-        with self.changed:
+        with self.lock:
             while len(self.workers) < min(self.most, WARM):
                 self.start()
 
@@ -83,9 +83,8 @@ class WorkerPool:
                     try:
                         results[index] = receive(worker)
                     except Crash:
-                        mine.remove(worker)
                         try:
-                            self.crashed(worker, index, jobs[index], crashes)
+                            self.crashed(worker, index, jobs[index], crashes, mine)
                         except BuildError as error:
                             if index not in optional:
                                 raise
@@ -93,8 +92,7 @@ class WorkerPool:
                         else:
                             waiting.append(index)
                         continue
-                    mine.remove(worker)
-                    self.give_back(worker)
+                    self.give_back(worker, mine)
                     if not results[index][0]["ok"] and index not in optional:
                         raise BuildError(f"Triton refused kernel {jobs[index]['entry']}: {results[index][0]['error']}\n{jobs[index]['text']}")
         except BaseException:
@@ -105,7 +103,7 @@ class WorkerPool:
 
     def begin_child(self) -> None:
         """In a forked process: the parent's workers are not ours, and no thread waits for one. What the parent has not written yet is not written twice."""
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for worker in self.workers:
             for pipe in (worker.process.stdin, worker.process.stdout):
@@ -129,29 +127,33 @@ class WorkerPool:
         self.workers.append(worker)
         return worker
 
-    def take(self, wait: bool) -> Worker | None:
-        """An idle worker, a new one where there may be more; where all have jobs of other callers, the next that is given back."""
-        with self.changed:
-            while True:
-                idle = next((w for w in self.workers if w.job is None), None)
-                is_old = idle is not None
-                if idle is None and len(self.workers) < self.most:
-                    idle = self.start()
-                if idle is not None:
-                    idle.job, idle.is_old = -1, is_old
-                    return idle
-                if not wait:
-                    return None
-                self.changed.wait()
+    def take(self, mine: list[Worker]) -> Worker | None:
+        """An idle worker, a new one where there may be more. Where all have jobs of other callers: the next that is given back, or None for a caller that has
+        workers. Puts it among the caller's, before it is one: an interrupt must not leave a worker that has a job, and no caller."""
+        while (worker := self.taken(mine)) is None and not mine:
+            time.sleep(LOOK_SECONDS)
+        return worker
 
-    def give_back(self, worker: Worker) -> None:
-        with self.changed:
+    def taken(self, mine: list[Worker]) -> Worker | None:
+        with self.lock:
+            idle = next((w for w in self.workers if w.job is None), None)
+            is_old = idle is not None
+            if idle is None and len(self.workers) < self.most:
+                idle = self.start()
+            if idle is not None:
+                mine.append(idle)
+                idle.job, idle.is_old = -1, is_old
+            return idle
+
+    def give_back(self, worker: Worker, mine: list[Worker]) -> None:
+        with self.lock:
+            place = mine.index(worker)
             worker.job = None
-            self.changed.notify_all()
+            del mine[place]  # no interrupt comes between two assignments
 
     def hand_out(self, jobs: Sequence[dict], waiting: list[int], mine: list[Worker], crashes: dict[int, int]) -> None:
         while waiting:
-            worker = self.take(wait=not mine)
+            worker = self.take(mine)
             if worker is None:
                 return
             worker.job = index = waiting.pop()
@@ -159,14 +161,14 @@ class WorkerPool:
             try:
                 assert worker.process.stdin is not None
                 write_message(worker.process.stdin, jobs[index])
-                mine.append(worker)
             except BrokenPipeError:  # it had ended, for idleness as a rule
-                self.crashed(worker, index, jobs[index], crashes)
+                self.crashed(worker, index, jobs[index], crashes, mine)
                 waiting.append(index)
 
-    def crashed(self, worker: Worker, index: int, job: dict, crashes: dict[int, int]) -> None:
+    def crashed(self, worker: Worker, index: int, job: dict, crashes: dict[int, int], mine: list[Worker]) -> None:
         """A job may lose one worker; the second is the job's fault. Those that had ended of idleness, as all of a pool may have, say nothing of it."""
         self.discard(worker)
+        mine.remove(worker)
         if worker.process.returncode == 0 and worker.is_old:
             return
         crashes[index] = crashes.get(index, 0) + 1
@@ -174,18 +176,16 @@ class WorkerPool:
             raise BuildError(f"the Triton compiler crashed (exit {worker.process.returncode}) on kernel {job['entry']}\n{worker.tail()}\n{job['text']}")
 
     def discard(self, worker: Worker) -> None:
-        with self.changed:
+        with self.lock:
             if worker in self.workers:
                 self.workers.remove(worker)
-            self.changed.notify_all()
         end_workers([worker])
 
     def close(self) -> None:
         """Ends all workers."""
-        with self.changed:
+        with self.lock:
             end_workers(self.workers)
             self.workers.clear()
-            self.changed.notify_all()
 
 
 def ready(busy: list[Worker], more: bool) -> list[Worker]:

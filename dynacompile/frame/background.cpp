@@ -151,10 +151,16 @@ PyObject* lower_priority_of_thread(PyObject*, PyObject*) {
     Py_RETURN_NONE;
 }
 
-PyObject* hurry_by(PyObject*, PyObject* change) {
-    const long by = PyLong_AsLong(change);
-    if (by == -1 && PyErr_Occurred()) return nullptr;
-    hurry(static_cast<int>(by));
+PyObject* rest_in_hurry_for(PyObject*, PyObject* microseconds) {
+    const long duration = PyLong_AsLong(microseconds);
+    if (duration == -1 && PyErr_Occurred()) return nullptr;
+    if (duration < 0 || duration >= 1'000'000) {
+        PyErr_SetString(PyExc_ValueError, "rest_in_hurry takes less than a second");
+        return nullptr;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    rest_in_hurry(duration);
+    Py_END_ALLOW_THREADS;
     Py_RETURN_NONE;
 }
 
@@ -166,7 +172,7 @@ PyMethodDef background_functions[] = {
     {"settle", boundary<settle>, METH_VARARGS, "settle(code, state, answer, is_target): has calls of `code` in regions of that RegionState follow an answer of compile_frame."},
     {"run_meanwhile", boundary<run_meanwhile>, METH_VARARGS, "run_meanwhile(code, state, on): whether calls of `code` that no entry serves run as Python, with no question."},
     {"lower_priority", boundary<lower_priority_of_thread>, METH_NOARGS, "Has this thread, and what it starts, run where the program's threads leave a processor idle."},
-    {"hurry", boundary<hurry_by>, METH_O, "hurry(change): while the sum is positive, compiles in the background give way to nobody."},
+    {"rest_in_hurry", boundary<rest_in_hurry_for>, METH_O, "rest_in_hurry(microseconds): rests; compiles in the background give way to nobody meanwhile."},
     {nullptr},
 };
 

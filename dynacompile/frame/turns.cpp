@@ -30,7 +30,7 @@ constexpr int64_t longest_rest = 50'000 * us;
 constexpr int niceness = 14;  // a weight of 4 % beside a thread of the program, by which the kernel of Linux shares a processor
 
 thread_local int64_t slice_began = 0;  // 0: this thread takes no turns
-std::atomic<int> hurried{0};           // threads that wait for background compiles
+std::atomic<int> hurried{0};           // threads that rest until background compiles have ended
 
 int64_t now() {
     timespec t;
@@ -92,7 +92,11 @@ void lower_priority() {
     prctl(PR_SET_TIMERSLACK, 1000UL, 0, 0, 0);
 }
 
-void hurry(int change) { hurried.fetch_add(change, std::memory_order_relaxed); }
+void rest_in_hurry(int64_t microseconds) {
+    hurried.fetch_add(1, std::memory_order_relaxed);
+    rest(microseconds * us);
+    hurried.fetch_sub(1, std::memory_order_relaxed);
+}
 
 void forget_hurry() { hurried.store(0); }
 

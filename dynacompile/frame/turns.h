@@ -1,6 +1,8 @@
 // How a thread that compiles in the background shares the interpreter's lock with the program.
 #pragma once
 
+#include <cstdint>
+
 namespace dynacompile {
 
 bool takes_turns();  // whether this thread does
@@ -14,8 +16,9 @@ class Turns {
     Turns(const Turns&) = delete;
 };
 
-void lower_priority();    // of this thread, and of the threads and processes that it starts, for ever
-void hurry(int change);   // one thread more, or less, waits for compiles in the background, which then take no turns
-void forget_hurry();      // in a forked process
+void lower_priority();  // of this thread, and of the threads and processes that it starts, for ever
+// Rests for less than a second, without the lock. Compiles in the background, for whose end the thread waits, take no turns meanwhile.
+void rest_in_hurry(int64_t microseconds);
+void forget_hurry();  // in a forked process
 
 }  // namespace dynacompile

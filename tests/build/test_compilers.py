@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import shlex
 import signal
@@ -17,7 +18,7 @@ from dynacompile import compilers, native
 from dynacompile.build.cpp import compile_unit
 from dynacompile.compilers import SECONDS, run_compiler, time_limit, toolchain
 from dynacompile.errors import BuildError, ConfigError
-from dynacompile.threads import begin, on_threads
+from dynacompile.threads import Helper, begin, on_threads
 from dynacompile.trusted import scratch_folder
 from tests.forked import TORCH, run
 
@@ -181,25 +182,36 @@ def gone(command: str) -> bool:
     return not alive(command)
 
 
-def test_a_pool_that_takes_no_more_work_leaves_it_to_its_caller(monkeypatch):
-    """As where the main thread ends between the look whether it has ended and the next submission."""
+@pytest.mark.parametrize("most, on_this_thread", [(0, [1, 2, 3]), (1, [])], ids=["none", "one"])
+def test_where_no_more_threads_start_those_that_there_are_do_the_work(most, on_this_thread, monkeypatch):
+    """As where the main thread ends between the look whether it has ended and the next start; this thread does it, where there are none."""
     taken, done = [], []
-    submit = ThreadPoolExecutor.submit
+    start = _thread.start_new_thread
 
-    def submit_one(pool, *args):
+    def start_some(*args):
         taken.append(args)
-        if len(taken) > 1:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-        return submit(pool, *args)
+        if len(taken) > most:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        return start(*args)
 
     def work(item):
-        done.append((item, threading.current_thread() is threading.main_thread()))
+        done.append((item, threading.get_ident() == threading.main_thread().ident))
         return -item
 
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_one)
+    monkeypatch.setattr(_thread, "start_new_thread", start_some)
     assert on_threads(2, work, [1, 2, 3]) == [-1, -2, -3]
-    assert sorted(done) == [(1, False), (2, True), (3, True)]
+    assert sorted(done) == [(item, item in on_this_thread) for item in (1, 2, 3)]
     assert begin(lambda: 7, "late")() == 7
+
+
+def test_threads_leave_nothing_behind():
+    before = threading.enumerate()
+    assert on_threads(2, str, range(5)) == ["0", "1", "2", "3", "4"]
+    assert begin(threading.current_thread, "named")().name == "named"
+    end = time.monotonic() + 10
+    while Helper.running and time.monotonic() < end:
+        time.sleep(0.001)
+    assert threading.enumerate() == before and not Helper.running
 
 
 def test_an_error_on_a_thread_ends_what_waits_for_one():

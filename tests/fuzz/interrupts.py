@@ -28,6 +28,13 @@ from tests.fuzz.ticking import MANY, Outcome, interrupted
 
 SETTING = "TESTS_FUZZ_INTERRUPTS"
 CHUNK = 250
+CASE_SECONDS = 60.0
+"""How long an interrupt may take, with the calls around it; as a rule that is a second. A case that takes longer hangs."""
+COUNT_SECONDS = 900.0
+"""How long the counting of a scenario's places may take: the first one may build the native core."""
+HELPERS = ("dynacompile-build", "dynacompile-helper", "dynacompile-probe")
+HANGS = "Timeout ("
+"""Begins what faulthandler writes where the time is over."""
 
 
 class Stopped(BaseException):
@@ -288,7 +295,8 @@ def torch_state() -> dict[str, Any]:
         "warnings": list(warnings.filters),
         "dynamo": type(vars(torch).get("_dynamo")).__name__,
         "log": logging.getLogger("torch._subclasses.fake_tensor").disabled,
-        "threads": sorted(t.name for t in threading.enumerate() if not t.name.startswith("dynacompile-build")),
+        "main thread": threading.main_thread().is_alive(),
+        "threads": sorted(t.name for t in threading.enumerate() if not t.name.startswith(HELPERS)),
         "files": len(os.listdir("/proc/self/fd")),
     }
 
@@ -348,8 +356,10 @@ def places_of(name: str) -> int:
 
 
 def points(first: int, last: int, names: list[str], every: bool) -> list[tuple[str, int, type[BaseException]]]:
-    found = []
-    counts = {name: places_of(name) for name in names}
+    found, counts = [], {}
+    for name in names:
+        faulthandler.dump_traceback_later(COUNT_SECONDS, exit=True)
+        counts[name] = places_of(name)
     for number in range(first, last):
         name, turn = names[number % len(names)], number // len(names)
         place = turn if every else turn * 2654435761
@@ -358,12 +368,13 @@ def points(first: int, last: int, names: list[str], every: bool) -> list[tuple[s
 
 
 def work(first: int, last: int, names: list[str], every: bool) -> None:
+    """What a child does. Where a case hangs, also with the interpreter's lock held, faulthandler's thread writes the stacks of all threads and ends it."""
     faulthandler.enable()
-    faulthandler.dump_traceback_later(1500, exit=True)
     logging.disable(logging.ERROR)
     warnings.simplefilter("ignore")
     for number, (name, place, error) in enumerate(points(first, last, names, every), first):
         print(f"begin {number} {name} {place} {error.__name__}", flush=True)
+        faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
         told, outcome = check(name, place, error)
         ignored = f"ignored {outcome.ignored}" if outcome.ignored else ""
         ignored += outcome.where if ignored else ""
@@ -371,7 +382,7 @@ def work(first: int, last: int, names: list[str], every: bool) -> None:
 
 
 def watch(first: int, last: int, names: list[str], every: bool) -> int:
-    """Runs children over the numbers; prints and counts what is wrong, a child that ended included. What finalizers dropped is counted alone,
+    """Runs children over the numbers; prints and counts what is wrong, a child that ended or hung included. What finalizers dropped is counted alone,
     and so are aborts of torch's own."""
     wrong = ignored = aborts = 0
     while first < last:
@@ -392,9 +403,13 @@ def watch(first: int, last: int, names: list[str], every: bool) -> int:
                     print(f"{begun}: {told[0]}", flush=True)
         if child.returncode:
             at += 1
-            known = any(text in child.stderr for text in ABORTS)
+            hung = child.stderr.find(HANGS)
+            known = hung < 0 and any(text in child.stderr for text in ABORTS)
             aborts, wrong = aborts + known, wrong + (not known)
-            print(f"{begun}: the process ended with {child.returncode}: {' '.join(child.stderr.split())[:400]}", flush=True)
+            told = f"the process ended with {child.returncode}: {' '.join(child.stderr.split())[:400]}" if hung < 0 else f"hangs:\n{child.stderr[hung:]}"
+            print(f"{begun or 'counting places'}: {told}", flush=True)
+            if not begun:
+                break
         first = at + 1
     print(f"{ignored} were raised where Python drops exceptions, as in finalizers; at {aborts}, torch ended the process")
     return wrong

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import sys
+import threading
 import warnings
 
 import pytest
@@ -17,8 +18,9 @@ from torch.utils import _python_dispatch
 import dynacompile
 from dynacompile.capture.entry import SavedModes
 from dynacompile.events import FrameSkipped
+from dynacompile.threads import begin, on_threads
 from tests.fuzz import interrupts
-from tests.fuzz.ticking import interrupted
+from tests.fuzz.ticking import Outcome, interrupted
 
 
 def test_interrupts_spread_over_all_scenarios(capsys):
@@ -91,6 +93,42 @@ def test_an_interrupt_where_warnings_are_caught(method):
         assert all(now is then for now, then in zip((after[0], *after[2:]), (before[0], *before[2:]))) and after[1] == before[1], left
         torch.testing.assert_close(compiled(x), fn(x))
     assert left > 4
+
+
+def call_that_queues():
+    case = interrupts.in_the_background()
+    return lambda: case.compiled(torch.ones(3), torch.ones(3))
+
+
+def work_on_threads():
+    assert on_threads(2, lambda item: -item, [1, 2, 3]) == [-1, -2, -3]
+    assert begin(lambda: 7, "dynacompile-probe")() == 7
+
+
+PARTS = {
+    "queue": call_that_queues,
+    "wait": lambda: dynacompile.wait,
+    "reset": lambda: dynacompile.reset,
+    "work-on-threads": lambda: work_on_threads,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_an_interrupt_leaves_no_lock_taken(part):
+    """At each place of what locks the queue of compiles, or waits for threads of the compiler. Another thread that wants the same locks gets them."""
+    place, outcome = 1, interrupted(PARTS[part](), 1, interrupts.Stopped())
+    while outcome.fired:
+        if part != "queue" or "background.py" in outcome.where:
+            ended: list[int] = []
+            other = threading.Thread(target=lambda into=ended: (dynacompile.wait(), work_on_threads(), into.append(1)), daemon=True)
+            other.start()
+            other.join(30)
+            assert ended, f"a thread waits for ever after an interrupt of {outcome.where}"
+            assert threading.main_thread().is_alive(), outcome.where
+        place += 1
+        tries = (interrupted(PARTS[part](), place, interrupts.Stopped()) for _ in range(3))  # threads are not as fast each time
+        outcome = next((one for one in tries if one.fired), Outcome())
+    assert place > 5
 
 
 def test_an_interrupt_in_a_guard_reaches_the_caller():
