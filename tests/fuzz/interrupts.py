@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from torch.utils import _python_dispatch, checkpoint
 
 import dynacompile
 from dynacompile.events import Event, FrameSkipped
+from dynacompile.threads import Helper
 from tests.fuzz.ticking import MANY, Outcome, interrupted
 
 SETTING = "TESTS_FUZZ_INTERRUPTS"
@@ -322,6 +324,8 @@ def check(name: str, place: int, error: type[BaseException], handler: str = "") 
     raised = error("late")
     outcome = interrupted(case.run, place, raised)
     dynacompile.wait()
+    while Helper.running:  # builds that the interrupted call began
+        time.sleep(0.001)
     after = torch_state()
     wrong = []
     if outcome.raised is None and issubclass(error, Exception) and any(name in outcome.where for name in DROP):
