@@ -395,7 +395,7 @@ def test_what_changes_while_it_is_captured_makes_no_entry():
 
 def test_what_changes_in_every_capture_is_left_to_python_with_a_warning():
     state = {"scale": [2.0]}
-    c = compiled(lambda x: x * len(state["scale"]))
+    c = compiled(lambda x: x * len([*state["scale"]]))
     end = FrameCopyPatch(state)
     try:
         with warnings.catch_warnings(record=True) as told:
@@ -407,7 +407,7 @@ def test_what_changes_in_every_capture_is_left_to_python_with_a_warning():
         end()
     assert len(state["scale"]) == 1 + 6  # captures
     assert sum("[changing]" in str(w.message) and "background=False" not in str(w.message) for w in told) == 1
-    strict = compiled(lambda x: x * len(state["scale"]), fullgraph=True)
+    strict = compiled(lambda x: x * len([*state["scale"]]), fullgraph=True)
     end = FrameCopyPatch(state)
     try:
         with pytest.raises(Unsupported, match="changing"):
