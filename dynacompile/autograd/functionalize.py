@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -26,6 +26,7 @@ from dynacompile.ops.checks import checked_quantile
 from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.list_writes import LIST_WRITES
 from dynacompile.ops.one_hot import one_hot
+from dynacompile.ops.passed_numbers import PASSING, has_static_sizes, stand_in, varies
 from dynacompile.ops.randomness import bernoulli, dropout, functional_dropout
 from dynacompile.ops.regions import FORMS, traced
 from dynacompile.ops.scans import cummax, cummin, cumprod
@@ -280,8 +281,15 @@ def interpret_node(
     if node.target is torch.autograd.graph.increment_version:  # counted as a write, and none
         env[node] = node.target(*args)
         return
+    rules: AbstractContextManager = nullcontext()
+    if node.target in PASSING and has_static_sizes(operands):  # torch's rules in Python take some of them apart in other ways, or draw what eager does not
+        rules = of_torch.DisablePythonDispatcher()
+    if varies(node.target, args, kwargs):
+        args, kwargs = stand_in(node.target, args, kwargs, recorder.stand_ins)
     attends = node.target is by_operator or node.target in ATTENTION or node.target in AROUND
-    result = run_attention(node, args, kwargs, masks, recorder) if attends else run_node(node, args, kwargs)
+    with rules:
+        result = run_attention(node, args, kwargs, masks, recorder) if attends else run_node(node, args, kwargs)
+    recorder.stand_ins.check(node.target)
     env[node] = with_dtypes(functional(result), node.meta.get("val"))
     for operand, version in zip(operands, versions, strict=True):
         for part in leaves_of(operand) if operand._version != version else ():

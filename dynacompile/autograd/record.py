@@ -18,6 +18,7 @@ from dynacompile.ir.fakes import fake_of
 from dynacompile.ir.shapes import as_static, same_size
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ir.zero_one import within
+from dynacompile.ops.passed_numbers import StandIns
 from dynacompile.ops.regions import REGION, Handle
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, FakeTensorMode, TorchDispatchMode
@@ -83,6 +84,7 @@ class Recorder(TorchDispatchMode):
         self._sequence: list[int] = []  # autograd sequence number at which each site began
         self._sites: list[Site | None] = []
         self._handles: dict[int, Handle] = {}
+        self.stand_ins = StandIns()
         self.made_by: dict[torch.fx.Node, torch.autograd.graph.Node] = {}  # of the backward's nodes
 
     def entered(self) -> AbstractContextManager[Any]:
@@ -256,7 +258,8 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, (list, tuple)):
             if not any(isinstance(v, (torch.Tensor, list, tuple)) for v in value):
                 value = value if self.fake_mode.shape_env is None else [as_static(v) for v in value]
-                return value, type(value)(value) if type(value) in (list, tuple) else list(value)
+                kind = tuple if type(value) is tuple else list
+                return value, kind(map(self.stand_ins.meaning, value))
             pairs = [self._map(v) for v in value]
             kind = tuple if isinstance(value, tuple) else list
             return kind(p[0] for p in pairs), kind(p[1] for p in pairs)
@@ -264,4 +267,4 @@ class Recorder(TorchDispatchMode):
             fake = self.constant(value)
             return fake, self._nodes[id(fake)]
         value = as_static(value)
-        return value, value
+        return value, self.stand_ins.meaning(value)

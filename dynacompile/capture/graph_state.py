@@ -32,6 +32,7 @@ from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
+from dynacompile.ops.passed_numbers import StandIns, has_static_sizes, stand_in, varies
 from dynacompile.ops.wrappers import is_wrapper
 from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, TorchDispatchMode
 
@@ -270,14 +271,18 @@ class GraphState:
                 torch._check(symbols.env.create_symintnode(symbol, hint=None) != small)
         return result
 
-    def run_once(self, kind: str, target: Any, args: list[Any], kwargs: dict[str, Any], reads: Reads | None) -> Any:
+    def run_once(self, kind: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any], reads: Reads | None) -> Any:
         if target in FUSED_STEPS:  # whose numbers say nothing of what is written; asking a symbol for its value would make it a constant
             kwargs = {k: 1.0 if isinstance(v, torch.SymFloat) else v for k, v in kwargs.items()}
         operands = tensors_in((args, kwargs))
+        rules = symbolic_rules(self.mode)
+        if varies(target, args, kwargs):
+            args, kwargs = stand_in(target, args, kwargs, StandIns())
+            rules = nullcontext() if has_static_sizes(operands) else rules  # torch's rules in Python do not refuse all that its functions do
         if any(map(is_wrapper, operands)) and any(isinstance(n, torch.SymInt) for n in (*args, *kwargs.values())):
             raise NeedsNumbers("a tensor that wraps others")
         apart = not_computed(operands) if is_collective(target) else refusing(operands)
-        with self.mode, symbolic_rules(self.mode), reads or nullcontext(), self.watch or nullcontext(), apart:
+        with self.mode, rules, reads or nullcontext(), self.watch or nullcontext(), apart:
             if kind == "call_method":
                 return getattr(args[0], target)(*args[1:], **kwargs)
             return target(*args, **kwargs)

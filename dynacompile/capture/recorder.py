@@ -36,6 +36,7 @@ from dynacompile.ir.rounds import Again
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, is_wait
 from dynacompile.ops.composites import COMPOSITES, composite
+from dynacompile.ops.passed_numbers import settle, varies
 from dynacompile.ops.placed import Placing
 from dynacompile.ops.wrappers import is_wrapper
 from dynacompile.private.of_torch import FakeTensor
@@ -128,6 +129,8 @@ class Recorder(Inputs):
         fake_kwargs = {k: p[1] for k, p in named.items()}
         if target in COMPOSITES:
             kind, target = composite(kind, target, fakes, fake_kwargs)
+        if varies(target, fakes, fake_kwargs):
+            fakes, fake_kwargs = settle(target, fakes, fake_kwargs)
         if any(map(has_wide_int, (*fakes, *fake_kwargs.values()))):
             raise unsupported("unknown-operation", f"{target_name(target)} with an int of more than 64 bits")
         operands = tensors_in((fakes, fake_kwargs))

@@ -13,6 +13,7 @@ import torch.fx
 
 from dynacompile.ir.index import hint
 from dynacompile.ir.loops import Buffer, Extern
+from dynacompile.ir.symbols import bare_symbol
 from dynacompile.lower.context import Lowering, arguments, geometry, origin
 from dynacompile.ops.attention_costs import Attention, choose, may_be_ours
 
@@ -46,7 +47,8 @@ def attention_of(low: Lowering, node: torch.fx.Node) -> Attention | None:
     """The extents of attention that our kernel computes, else None: float32 on the CPU without dropout, rows of consecutive elements."""
     given = arguments(node)
     scale = 1.0 if given["scale"] is None else given["scale"]
-    if given["dropout_p"] != 0 or not isinstance(scale, (int, float)) or not 0 < scale < math.inf:
+    varies = bare_symbol(scale) is not None  # capture guards that it is positive and finite
+    if given["dropout_p"] != 0 or not varies and (not isinstance(scale, (int, float)) or not 0 < scale < math.inf):
         return None  # a scale that keeps the order of scores: their maximum is found before they are scaled
     tensors = {name: low.buffer_of(a) for name, a in given.items() if isinstance(a, torch.fx.Node)}
     if not all(fits(low, b) for b in tensors.values()) or not all(rows(b) for name, b in tensors.items() if name in HEADS):

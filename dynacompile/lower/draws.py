@@ -12,6 +12,7 @@ import torch.fx
 from dynacompile.ir.index import Index, constant
 from dynacompile.ir.loops import Buffer, Extern
 from dynacompile.lower.context import DTYPES, Lowering, arguments, geometry, origin
+from dynacompile.lower.numbers import number as symbolic_number
 from dynacompile.lower.values import Expander, Value
 from dynacompile.native import core as native_core
 from dynacompile.ops.draws import DRAW, MOST_BYTES, Drawing, by_fours, by_grid
@@ -118,11 +119,16 @@ def refused_coins(low: Lowering, val: torch.Tensor, given: Given) -> str:
         return "it draws from a generator of the program's"
     if val.dtype == torch.float64:
         return f"eager draws {val.dtype} from more bits"
-    return "" if isinstance(p, (int, float)) and 0 <= p <= 1 else "its probability is no known number from 0 to 1"
+    known = isinstance(p, torch.SymFloat) or (isinstance(p, (int, float)) and 0 <= p <= 1)  # capture guards that a symbol is between them
+    return "" if known else "its probability is no known number from 0 to 1"
 
 
 def coin(low: Lowering, o: Expander, number: Value, val: torch.Tensor, given: Given) -> Value:
-    p = torch.tensor(float(given["p"]), dtype=torch.float64).float().item()  # eager compares in float32
+    """Eager compares in float32."""
+    p = given["p"]
+    if isinstance(p, torch.SymFloat):
+        p = symbolic_number(o, p)
+    p = o.cast(p, torch.float32) if isinstance(p, Value) else torch.tensor(float(p), dtype=torch.float64).float().item()
     return o.cast(number < p, o.compute)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.fx
 
 from dynacompile.ir.extents import derived
@@ -9,10 +10,12 @@ from dynacompile.ir.index import Extent, Index, atom, constant, extent, never_ne
 from dynacompile.ir.loops import Buffer
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.joining import join_in_place
+from dynacompile.lower.numbers import number
 from dynacompile.lower.pointwise import require_element
 from dynacompile.lower.values import Expander, Value
 from dynacompile.ops.decompositions import MOST_JOINED
 from dynacompile.ops.pointwise import NotCovered
+from dynacompile.ops.scalars import NEAREST
 from dynacompile.ops.table import Row
 
 
@@ -80,11 +83,14 @@ def lower_pad(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     """constant_pad_nd: pairs of widths, last dimension first; negative ones cut off."""
     given = arguments(node)
     widths, fill = given["pad"], given["value"]
-    if not isinstance(fill, (bool, int, float)) or not all(isinstance(w, (int, Index)) for w in widths):
+    if not isinstance(fill, (bool, int, float, torch.SymFloat)) or not all(isinstance(w, (int, Index)) for w in widths):
         raise NotCovered
     move = Move(low, node)
     read = move.source(node.args[0])
-    if read.dtype.is_floating_point:
+    varies = isinstance(fill, torch.SymFloat)
+    if varies and (read.numel == 0 or not read.dtype.is_floating_point):
+        raise NotCovered
+    if read.dtype.is_floating_point and not varies:
         fill = torch.tensor(fill, dtype=read.dtype).item()  # as elements of half precision have it
     indices, mask = list(move.indices), None
     for i in range(len(widths) // 2):
@@ -92,11 +98,21 @@ def lower_pad(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         inside = move.between(indices[d], before, before + read.size[d], move.out.size[d])
         mask = inside if mask is None else mask if inside is None else mask & inside
         indices[d] = indices[d] - before
+    if varies:
+        value = move.load(read, indices, mask)
+        move.done(value if mask is None else move.o.select(mask, value, held(move.o, number(move.o, fill), read.dtype, value.dtype)))
+        return
     other = fill if mask is not None else 0
     if read.numel == 0:
         move.done(move.o.constant(fill))
         return
     move.done(move.load(read, indices, mask, other))
+
+
+def held(o: Expander, given: Value | float, dtype: torch.dtype, compute: torch.dtype) -> Value:
+    """A number as elements of a dtype have it, in another that it is computed in."""
+    value = o.cast(given, compute)
+    return getattr(o, NEAREST[dtype])(value) if dtype in NEAREST else value
 
 
 def lower_slice_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:

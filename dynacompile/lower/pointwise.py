@@ -86,10 +86,10 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         if isinstance(arg, torch.SymFloat):
             arg = number(o, arg)
             if isinstance(arg, Value):
-                if raw:
+                if raw and not val.dtype.is_floating_point:
                     raise NotCovered
                 value = o.cast(arg, o.compute)
-                return getattr(o, NEAREST[promoted])(value) if converts else value
+                return getattr(o, NEAREST[val.dtype if raw else promoted])(value) if converts or (raw and val.dtype in NEAREST) else value
         if isinstance(arg, Index) and (promoted in (torch.bfloat16, torch.float16) or row.operands == "own"):
             raise NotCovered
         if isinstance(arg, (int, float)) and converts:

@@ -4,7 +4,7 @@ vary, the former would have an entry for each, and the latter break the graph.""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -95,30 +95,78 @@ def power(input: torch.Tensor, exponent: float) -> torch.Tensor:
     return torch.pow(input, torch.full((), exponent, dtype=input.dtype, device=input.device))
 
 
+def power_of(base: float, exponent: torch.Tensor) -> torch.Tensor:
+    """As `power`: the gradient asks what the base is."""
+    return torch.pow(torch.full((), base, dtype=exponent.dtype, device=exponent.device), exponent)
+
+
+def power_by(exponent: torch.Tensor, base: float) -> torch.Tensor:
+    """`exponent.__rpow__(base)`."""
+    return power_of(base, exponent)
+
+
+def float_power(input: torch.Tensor, exponent: float) -> torch.Tensor:
+    return power(input.double(), exponent)
+
+
+def xlogy(input: torch.Tensor, other: float) -> torch.Tensor:
+    return torch.xlogy(input, torch.full((), other, dtype=input.dtype, device=input.device))
+
+
+def quantile(input: torch.Tensor, q: float, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`q` as a tensor, which ATen makes of it, too."""
+    return torch.quantile(input, torch.full((), q, dtype=input.dtype, device=input.device), *args, **kwargs)
+
+
+def nanquantile(input: torch.Tensor, q: float, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.nanquantile(input, torch.full((), q, dtype=input.dtype, device=input.device), *args, **kwargs)
+
+
+def tensor(data: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+    """`torch.tensor` of lists of numbers: the constants, and each symbol where it belongs."""
+    numbers = list(flat(data))
+    if dtype is None:
+        dtype = torch.get_default_dtype() if any(isinstance(n, (float, torch.SymFloat)) for n in numbers) else torch.int64
+    made = torch.tensor([0 if isinstance(n, NUMBERS) else n for n in numbers], dtype=dtype, device=device)
+    places = torch.arange(len(numbers), device=made.device)
+    for place, number in enumerate(numbers):
+        if type(number) in NUMBERS:
+            made = torch.where(places == place, torch.full((), number, dtype=dtype, device=made.device), made)
+    return made.view(shape_of(data))
+
+
+NUMBERS = (torch.SymInt, torch.SymFloat)
+MOST_NUMBERS = 8  # symbols of a list, each a question for every element
+
+
+def flat(data: Any) -> Iterator[Any]:
+    if isinstance(data, (list, tuple)):
+        for part in data:
+            yield from flat(part)
+    else:
+        yield data
+
+
+def shape_of(data: Any) -> list[int]:
+    return [len(data), *shape_of(data[0])] if isinstance(data, (list, tuple)) and data else []
+
+
+def is_even(data: Any) -> bool:
+    """Whether nested lists are as long as each other, and none is empty."""
+    if not isinstance(data, (list, tuple)):
+        return True
+    return bool(data) and all(map(is_even, data)) and all(shape_of(part) == shape_of(data[0]) for part in data)
+
+
+def rrelu(input: torch.Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> torch.Tensor:
+    """Of evaluation."""
+    return F.leaky_relu(input, (lower + upper) / 2, inplace)
+
+
 def lerp(input: torch.Tensor, end: torch.Tensor, weight: float) -> torch.Tensor:
     """As `power`; in float32 where tensors are of half precision, as ATen's kernels."""
     wide = torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype
     return torch.lerp(input.to(wide), end.to(wide), torch.full((), weight, dtype=wide, device=input.device)).to(input.dtype)
-
-
-def huber_loss(input: torch.Tensor, target: torch.Tensor, *, delta: float, reduction: str = "mean") -> torch.Tensor:
-    if delta <= 0:
-        raise RuntimeError("huber_loss does not support non-positive values for delta.")
-    apart = (input - target).abs()
-    return reduced(torch.where(apart <= delta, 0.5 * apart * apart, delta * (apart - 0.5 * delta)), reduction)
-
-
-def smooth_l1_loss(input: torch.Tensor, target: torch.Tensor, *, beta: float, reduction: str = "mean") -> torch.Tensor:
-    if beta < 0:
-        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
-    apart = (input - target).abs()
-    if beta == 0:
-        return reduced(apart, reduction)
-    return reduced(torch.where(apart < beta, 0.5 * apart * apart / beta, apart - 0.5 * beta), reduction)
-
-
-def reduced(terms: torch.Tensor, reduction: str) -> torch.Tensor:
-    return terms.mean() if reduction == "mean" else terms.sum() if reduction == "sum" else terms
 
 
 def smoothed_cross_entropy(*args: torch.Tensor, label_smoothing: float, **kwargs: Any) -> torch.Tensor:
@@ -193,22 +241,6 @@ def of_lerp(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return lerp if taken and any(t.requires_grad for t in args[:2]) else None
 
 
-def of_huber_loss(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return huber_loss if is_of_bound(args, kwargs, "delta") else None
-
-
-def of_smooth_l1_loss(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return smooth_l1_loss if is_of_bound(args, kwargs, "beta") else None
-
-
-def is_of_bound(args: Sequence[Any], kwargs: dict[str, Any], name: str) -> bool:
-    """Whether a loss of two like tensors has a bound that varies."""
-    bound, plain = kwargs.get(name), len(args) == 2 and kwargs.keys() <= {name, "reduction"} and kwargs.get("reduction", "mean") in ("mean", "sum", "none")
-    if not plain or not isinstance(bound, torch.SymFloat) or not all(isinstance(t, torch.Tensor) and t.dtype in (torch.float32, torch.float64) for t in args):
-        return False
-    return args[0].dtype == args[1].dtype and tuple(args[0].shape) == tuple(args[1].shape)
-
-
 def of_cross_entropy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     smoothing = kwargs.get("label_smoothing")
     if len(args) > 1 and isinstance(smoothing, torch.SymFloat) and isinstance(args[1], torch.Tensor) and not args[1].is_floating_point():
@@ -230,6 +262,64 @@ def of_cross_entropy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 def of_power(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     taken = len(args) == 2 and not kwargs and isinstance(args[0], torch.Tensor) and isinstance(args[1], (torch.SymInt, torch.SymFloat))
     return power if taken and args[0].requires_grad and args[0].is_floating_point() and torch.is_grad_enabled() else None
+
+
+def of_power_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return power_of if len(args) == 2 and not kwargs and is_base(args[0], args[1]) else None
+
+
+def of_power_by(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return power_by if len(args) == 2 and not kwargs and is_base(args[1], args[0]) else None
+
+
+def is_base(base: Any, exponent: Any) -> bool:
+    """Whether a number that varies is the base of a power whose gradient is wanted."""
+    taken = isinstance(base, NUMBERS) and isinstance(exponent, torch.Tensor) and exponent.is_floating_point()
+    return taken and exponent.requires_grad and torch.is_grad_enabled()
+
+
+def of_pow(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return of_power(args, kwargs) or of_power_of(args, kwargs)
+
+
+def of_float_power(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    taken = len(args) == 2 and not kwargs and isinstance(args[0], torch.Tensor) and not args[0].is_complex() and isinstance(args[1], NUMBERS)
+    return float_power if taken else None
+
+
+def of_xlogy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    taken = len(args) == 2 and not kwargs and isinstance(args[0], torch.Tensor) and isinstance(args[1], NUMBERS)
+    return xlogy if taken and args[0].is_floating_point() and args[0].requires_grad else None
+
+
+def of_quantile(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return quantile if is_share(args, kwargs) else None
+
+
+def of_nanquantile(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    return nanquantile if is_share(args, kwargs) else None
+
+
+def is_share(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether q is a number that varies, and one that torch takes."""
+    q = args[1] if len(args) > 1 else kwargs.get("q")
+    taken = bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_floating_point() and isinstance(q, torch.SymFloat) and "out" not in kwargs
+    return taken and bool(q >= 0) and bool(q <= 1)  # type: ignore[operator]
+
+
+def of_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or not isinstance(args[0], (list, tuple)) or kwargs.keys() - {"dtype", "device"} or not is_even(args[0]):
+        return None
+    numbers, dtype = list(flat(args[0])), kwargs.get("dtype")
+    symbols = sum(isinstance(n, NUMBERS) for n in numbers)
+    plain = all(type(n) in (int, float) or isinstance(n, NUMBERS) for n in numbers) and (dtype is None or dtype.is_floating_point)
+    return tensor if plain and 0 < symbols <= MOST_NUMBERS else None
+
+
+def of_rrelu(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    given = {"training": False, **dict(zip(("input", "lower", "upper", "training"), args, strict=False)), **kwargs}
+    bounds = [given.get(name) for name in ("lower", "upper")]
+    return rrelu if given["training"] is False and any(isinstance(n, NUMBERS) for n in bounds) else None
 
 
 def of_cov(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -286,14 +376,20 @@ COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     torch.max_pool1d: of_max_pool1d,
     F.max_pool1d: of_max_pool1d,
     F.cross_entropy: of_cross_entropy,
-    F.huber_loss: of_huber_loss,
-    F.smooth_l1_loss: of_smooth_l1_loss,
     **dict.fromkeys((torch.lerp, "lerp"), of_lerp),
     F.dropout: of_dropout,
     torch.dropout: of_dropout,
     F.affine_grid: of_affine_grid,
     torch.affine_grid_generator: of_affine_grid,
-    **dict.fromkeys((torch.pow, operator.pow, "pow", "__pow__"), of_power),
+    **dict.fromkeys((torch.pow, operator.pow), of_pow),
+    **dict.fromkeys(("pow", "__pow__"), of_power),
+    "__rpow__": of_power_by,
+    **dict.fromkeys((torch.float_power, "float_power"), of_float_power),
+    **dict.fromkeys((torch.xlogy, torch.special.xlogy, "xlogy"), of_xlogy),
+    **dict.fromkeys((torch.quantile, "quantile"), of_quantile),
+    **dict.fromkeys((torch.nanquantile, "nanquantile"), of_nanquantile),
+    torch.tensor: of_tensor,
+    F.rrelu: of_rrelu,
 }
 """By function, or name of a method: what is to be called in its stead for some arguments; None: the function itself."""
 

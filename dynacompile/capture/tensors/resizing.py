@@ -15,6 +15,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import call_polyfill
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, SequenceValue
+from dynacompile.capture.values.symbolic import SymbolicFloat
 from dynacompile.ops.resizing import OPERATORS, resized
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def by_sizes(cx: Context, x: Value, size: Value, factor: Value, *options: Value)
     mode, corners, recomputes, antialias = (o.constant() for o in options)
     by_factor = is_none(size)
     given = for_each(cx, factor if by_factor else size, x.fake.dim() - 2)
+    if by_factor and given is not None:  # a factor that varies is a constant: how many elements there are follows from it
+        given = [ConstantValue(v.constant()) if isinstance(v, SymbolicFloat) else v for v in given]
     if given is None or antialias or (recomputes and not by_factor) or not is_taken(x.fake, given, mode, corners, by_factor):
         return None
     chosen = [x, ListValue(given), *options[:2]]

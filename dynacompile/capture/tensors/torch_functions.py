@@ -198,7 +198,7 @@ class TorchFunction(CallableValue):
             return cx.op("call_method", "to", [args[0].tensor], options)
         if name in METHOD_OPERATORS and len(args) == 2 and not kwargs and any(isinstance(a, ReadNumber) for a in args):
             return cx.operator(METHOD_OPERATORS[name], args)
-        if self.real is torch.tensor and len(args) == 1 and isinstance(args[0], (SymbolicInt, SymbolicFloat)) and kwargs.keys() <= {"dtype", "device"}:
+        if self.real in PYTHON_VALUES and len(args) == 1 and isinstance(args[0], (SymbolicInt, SymbolicFloat)) and kwargs.keys() <= {"dtype", "device"}:
             if not isinstance(args[0], SymbolicInt) or isinstance(args[0].argument()[1], torch.SymInt):
                 return number_tensor(cx, args[0], kwargs)
             args = [ConstantValue(args[0].argument()[1])]
@@ -272,7 +272,7 @@ def holds_tensors(value: Value) -> bool:
 
 
 def number_tensor(cx: Context, number: Value, options: dict[str, Value]) -> Value:
-    """torch.tensor(number) of a symbolic number, which torch would turn into a constant."""
+    """torch.tensor(number), or as_tensor, of a symbolic number, which torch would turn into a constant."""
     dtype = torch.int64 if isinstance(number, SymbolicInt) else torch.get_default_dtype()
     return cx.op("call_function", torch.full, [TupleValue([]), number], {"dtype": ConstantValue(dtype), **options})
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from dynacompile.ir.calls import Call
-from dynacompile.ir.index import Extent
+from dynacompile.ir.index import Extent, Symbol
 from dynacompile.ir.loops import Buffer
 from dynacompile.ir.schedule import Kernel
 
@@ -27,7 +27,7 @@ def statements(kernel: Kernel, call: Call) -> list[str]:
     fields += [matrices(places, view, "f32") for view in call.outputs()]
     scale = call.argument("scale")
     factor = 1 / math.sqrt(query.size[3]) if scale is None else scale
-    fields += [*map(str, scores), f"(f32){float(factor)!r}"]
+    fields += [*map(str, scores), f"(f32){factor.name if isinstance(factor, Symbol) else repr(float(factor))}"]
     causal, masked = ("true" if has else "false" for has in (call.argument("is_causal"), mask is not None))
     lines = [f"const {struct}<Heads<{query.size[3]}, {causal}, {masked}>> attention = {{"]
     return [*lines, *(f"  {field}," for field in fields), "};", "attention.run();"]
