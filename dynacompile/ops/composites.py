@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from dynacompile.ops.checks import require_all
+
 
 def take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int) -> torch.Tensor:
     """Both are broadcast but along `dim`."""
@@ -113,13 +115,55 @@ def xlogy(input: torch.Tensor, other: float) -> torch.Tensor:
     return torch.xlogy(input, torch.full((), other, dtype=input.dtype, device=input.device))
 
 
-def quantile(input: torch.Tensor, q: float, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`q` as a tensor, which ATen makes of it, too."""
-    return torch.quantile(input, torch.full((), q, dtype=input.dtype, device=input.device), *args, **kwargs)
+def quantile(input: torch.Tensor, q: float | torch.Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> torch.Tensor:
+    """A number as a tensor, which ATen makes of it, too. Along symbolic sizes, as ATen finds it: in C++ it reads sizes as numbers in torch 2.11."""
+    q = as_tensor(q, input)
+    return by_ranks(input, q, dim, keepdim, interpolation) if is_symbolic(input) else torch.quantile(input, q, dim, keepdim, interpolation=interpolation)
 
 
-def nanquantile(input: torch.Tensor, q: float, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return torch.nanquantile(input, torch.full((), q, dtype=input.dtype, device=input.device), *args, **kwargs)
+def nanquantile(input: torch.Tensor, q: float | torch.Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> torch.Tensor:
+    """As `quantile`."""
+    q = as_tensor(q, input)
+    if is_symbolic(input):
+        return by_ranks(input, q, dim, keepdim, interpolation, among_numbers=True)
+    return torch.nanquantile(input, q, dim, keepdim, interpolation=interpolation)
+
+
+def as_tensor(q: float | torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return q if isinstance(q, torch.Tensor) else torch.full((), q, dtype=like.dtype, device=like.device)
+
+
+def by_ranks(input: torch.Tensor, q: torch.Tensor, dim: int | None, keepdim: bool, interpolation: str, among_numbers: bool = False) -> torch.Tensor:
+    """[..., n, ...], [] or [k] -> [...] or [k, ...]: between the elements of the sorted rows whose ranks are about q * (n - 1). A row with NaN gives NaN, or is
+    one without these (among_numbers)."""
+    if q.device.type == "cpu":
+        require_all((q >= 0) & (q <= 1), "quantile() q values must be in the range [0, 1]")
+    place = 0 if dim is None else dim % input.dim()
+    rows = input.reshape(-1) if dim is None else input.movedim(place, -1)
+    ordered = rows.sort(-1).values
+    unknown = ordered.isnan()
+    flat = q.reshape(-1)
+    if among_numbers:
+        ranks = (flat * ((~unknown).sum(-1, keepdim=True) - 1)).clamp(min=0)
+    else:
+        last = ordered.shape[-1] - 1
+        ranks = torch.where(unknown.any(-1, keepdim=True), torch.full((), last, dtype=q.dtype, device=q.device), flat * last)
+    if interpolation in ROUNDED:
+        values = ordered.gather(-1, ROUNDED[interpolation](ranks).long())
+    else:
+        below = ranks.long()
+        weights = torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - below
+        values = torch.lerp(ordered.gather(-1, below), ordered.gather(-1, ranks.ceil().long()), weights)
+    if keepdim:
+        sizes = [1] * input.dim() if dim is None else changed(input.shape, place, [1] * input.dim())
+        made = values.movedim(-1, 0).reshape(-1, *sizes)
+    else:
+        made = values.movedim(-1, 0)
+    return made.squeeze(0) if q.dim() == 0 else made
+
+
+ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}
+MOST_OF_ROW = 2**24  # elements: more have no rank in float32, and torch refuses them
 
 
 def tensor(data: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
@@ -293,18 +337,28 @@ def of_xlogy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def of_quantile(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return quantile if is_share(args, kwargs) else None
+    return quantile if takes_quantile(args, kwargs) else None
 
 
 def of_nanquantile(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return nanquantile if is_share(args, kwargs) else None
+    return nanquantile if takes_quantile(args, kwargs) else None
 
 
-def is_share(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether q is a number that varies, and one that torch takes."""
-    q = args[1] if len(args) > 1 else kwargs.get("q")
-    taken = bool(args) and isinstance(args[0], torch.Tensor) and args[0].is_floating_point() and isinstance(q, torch.SymFloat) and "out" not in kwargs
-    return taken and bool(q >= 0) and bool(q <= 1)  # type: ignore[operator]
+def takes_quantile(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether q is a number that varies, or a size does, and torch takes the arguments."""
+    given = {**dict(zip(("input", "q", "dim", "keepdim"), args, strict=False)), **kwargs}
+    x, q, dim, way = given.get("input"), given.get("q"), given.get("dim"), given.get("interpolation", "linear")
+    if len(args) > 4 or "out" in given or not isinstance(x, torch.Tensor) or x.dtype not in (torch.float32, torch.float64):
+        return False
+    if isinstance(q, torch.Tensor):
+        taken = is_symbolic(x) and q.dim() < 2 and q.dtype == x.dtype and q.device == x.device
+    else:
+        taken = isinstance(q, (float, torch.SymFloat)) and (is_symbolic(x) or isinstance(q, torch.SymFloat)) and bool(q >= 0) and bool(q <= 1)
+    if not taken or not is_symbolic(x):
+        return taken
+    known = all(n > 0 for n in numbers_of(x.shape)) and x.dim() > 0 and way in (*ROUNDED, "linear", "midpoint")
+    fits = dim is None or (type(dim) is int and -x.dim() <= dim < x.dim())
+    return known and fits and bool((x.numel() if dim is None else x.shape[dim]) <= MOST_OF_ROW)
 
 
 def of_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -418,6 +418,39 @@ def test_rates_of_modules():
     assert entries(events) <= 4
 
 
+QUANTILES = {
+    "of all": lambda x, v: torch.quantile(x, v),
+    "of rows": lambda x, v: x.quantile(v, dim=-1),
+    "of columns": lambda x, v: torch.quantile(x, q=v, dim=0, keepdim=True),
+    "of all, as large": lambda x, v: torch.quantile(x, v, keepdim=True),
+    "several": lambda x, v: torch.quantile(x, torch.tensor([0.25, 0.5]) * v, dim=1, keepdim=True),
+    "several of all": lambda x, v: torch.quantile(x, torch.tensor([0.25, 0.5]) * v),
+    "among numbers": lambda x, v: torch.nanquantile(x, v, dim=0),
+    "among numbers of all": lambda x, v: x.nanquantile(v),
+    "one that is known": lambda x, v: torch.quantile(x * v, 0.3, dim=0),
+    **{way: lambda x, v, way=way: torch.quantile(x, v, dim=0, interpolation=way) for way in ("lower", "higher", "midpoint", "nearest")},
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+@pytest.mark.parametrize("name", QUANTILES)
+def test_quantiles_of_symbolic_sizes(name, backend):
+    fn, options = QUANTILES[name], {"options": {"reference": True}} if backend == "default" else {}
+    compiled = dynacompile.compile(fn, isolate_recompiles=True, dynamic=True, backend=backend, **options)
+    for n, v in enumerate(NUMBERS, 4):
+        found = []
+        for call in (fn, compiled):
+            x = torch.randn(n, 5, generator=torch.Generator().manual_seed(n))
+            x[1, 2] = math.nan
+            x.requires_grad_()
+            made = call(x, v)
+            made.nan_to_num().sum().backward()
+            found.append((made.detach(), x.grad))
+        for want, got in zip(*found, strict=True):
+            close_to(got, want, f"{n}")
+    assert len(dynacompile.cache_entries(compiled)) == 1
+
+
 def test_ints():
     """Of a schedule that counts."""
     assert entries(compared(lambda x, n: F.triplet_margin_loss(*triple(x), margin=n) + F.layer_norm(x, (4,), eps=n).sum(), (1, 2, 3, 4))) <= 2

@@ -16,6 +16,8 @@ from dynacompile.codegen.reference import run_program, run_schedule
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.events import Drawn
 from dynacompile.ir.loops import Extern, LoopProgram
+from dynacompile.ir.shapes import new_real, symbolic_mode
+from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.lower import lower
 from dynacompile.observe.log import line
 from dynacompile.ops import draws, philox
@@ -155,6 +157,22 @@ def test_coins_of_one_probability(n, dtype):
     wanted, count = strided_by_grid(n, BLOCKS)
     assert torch.equal(run(program, torch.empty(n, dtype=dtype)), (torch.tensor(wanted) < 0.3).to(dtype))
     assert counts(program) == [count]
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_coins_of_a_probability_that_varies(dtype):
+    """One program tosses them for each probability, which eager compares in float32."""
+    g = Graph()
+    x, p = g.input(5000, dtype=dtype), g.graph.placeholder("p")
+    p.meta["val"] = new_real(symbolic_mode(lambda: None).shape_env, "p", 0.3)
+    coins = add_node(g.graph, "call_function", aten.bernoulli.p, (x, p.meta["val"]), {})
+    coins.meta["val"] = x.meta["val"]
+    with patch.object(draws, "most_blocks", lambda device: BLOCKS):
+        program = with_state(g.lower(coins))
+    numbers = torch.tensor(strided_by_grid(5000, BLOCKS)[0])
+    for probability in (0.3, 0.5, 0.125, numbers[17].item()):
+        (got,) = run_program(program, [torch.empty(5000, dtype=dtype), probability, state()])
+        assert torch.equal(got, (numbers < torch.tensor(probability)).to(dtype))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 1000, 5003])
