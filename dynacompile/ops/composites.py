@@ -362,12 +362,14 @@ def takes_quantile(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def of_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 1 or not isinstance(args[0], (list, tuple)) or kwargs.keys() - {"dtype", "device"} or not is_even(args[0]):
+    if len(args) != 1 or not isinstance(args[0], (list, tuple)) or kwargs.keys() - {"dtype", "device"}:
         return None
     numbers, dtype = list(flat(args[0])), kwargs.get("dtype")
     symbols = sum(isinstance(n, NUMBERS) for n in numbers)
-    plain = all(type(n) in (int, float) or isinstance(n, NUMBERS) for n in numbers) and (dtype is None or dtype.is_floating_point)
-    return tensor if plain and 0 < symbols <= MOST_NUMBERS else None
+    if not 0 < symbols <= MOST_NUMBERS or not is_even(args[0]):
+        return None
+    plain = all(type(n) in (int, float) or isinstance(n, NUMBERS) for n in numbers)
+    return tensor if plain and (dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)) else None
 
 
 def of_rrelu(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
