@@ -97,6 +97,10 @@ DRAWS = {
     "rrelu": lambda x, v: F.rrelu(x, v / 2, v, training=True),
     "depth": lambda x, v: x * torch.empty(2, 1, 1).bernoulli_(1 - v).div_(1 - v),
     "compared with draws": lambda x, v: x * (torch.rand(2, 1, 1) < v),
+    "Normal, sampled": lambda x, v: x + torch.distributions.Normal(0.0, v).sample((4,)),
+    "Bernoulli, sampled": lambda x, v: x + torch.distributions.Bernoulli(v).sample((4,)),
+    "Exponential, sampled": lambda x, v: x + torch.distributions.Exponential(v).sample((4,)),
+    "Gamma, sampled": lambda x, v: x + torch.distributions.Gamma(v, 2.0).sample((4,)),
     "Uniform": lambda x, v: x + torch.distributions.Uniform(-v, v).sample((4,)),
 }
 
@@ -245,6 +249,7 @@ def test_numbers_that_are_constants(name):
 
 LAUNCHED = {**DRAWS, **TRAINING, **OTHERS}
 MORE = {"cross_entropy, weights", "quantiles", "base", "tensor", "weight of positives", "Uniform", "Normal", "products"}
+MORE |= {name for name in DRAWS if name.endswith("sampled")}
 """Where the number is written into a tensor, or torch's rule for it is another one."""
 
 
@@ -368,6 +373,10 @@ REFUSED = {
     "cdist": (lambda x, v: torch.cdist(rows(x), rows(x), p=v), -1.0),
     "celu": (OTHERS["celu"], 0.0),
     "quantile": (TRAINING["nanquantile"], 1.5),
+    "Normal": (DRAWS["Normal, sampled"], -1.0),
+    "Normal, nothing": (DRAWS["Normal, sampled"], 0.0),
+    "Normal, nothing in float32": (DRAWS["Normal, sampled"], 1e-60),
+    "Bernoulli": (DRAWS["Bernoulli, sampled"], 1.5),
 }
 
 

@@ -21,6 +21,7 @@ from dynacompile.capture.bytecode import is_resume
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.tensors.assumptions import DRAWS, Inside, is_harmless, name_of
+from dynacompile.capture.tensors.number_conditions import answer_of_numbers
 from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue, decides
@@ -99,8 +100,11 @@ class Step:
 
 @decides
 def decided(cx: Context, condition: TensorValue) -> bool | None:
-    """Whether a tensor of one bool is true, where an input decides that and a guard may ask; else None."""
-    return answer_to(cx, condition) if condition.fake.numel() == 1 else None
+    """Whether a tensor of one bool is true, where an input, or a number that varies, decides that and a guard may ask; else None."""
+    if condition.fake.numel() != 1:
+        return None
+    answer = answer_to(cx, condition)
+    return answer_of_numbers(cx, condition) if answer is None else answer
 
 
 def look_up(cx: Context, target: object, made: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
