@@ -32,11 +32,12 @@ from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number
 from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.ir.looks import Later, Look, give
 from dynacompile.ir.nodes import copy_node, new_node
+from dynacompile.ir.passed_forms import has_known_forms
 from dynacompile.ir.rounds import Again
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, is_wait
 from dynacompile.ops.composites import COMPOSITES, composite
-from dynacompile.ops.passed_numbers import settle, varies
+from dynacompile.ops.passed_numbers import settle, varies, with_constants
 from dynacompile.ops.placed import Placing
 from dynacompile.ops.wrappers import is_wrapper
 from dynacompile.private.of_torch import FakeTensor
@@ -131,6 +132,8 @@ class Recorder(Inputs):
             kind, target = composite(kind, target, fakes, fake_kwargs)
         if varies(target, fakes, fake_kwargs):
             fakes, fake_kwargs = settle(target, fakes, fake_kwargs)
+            if varies(target, fakes, fake_kwargs) and not has_known_forms(kind, target, fakes, fake_kwargs):
+                fakes, fake_kwargs = with_constants(target, fakes, fake_kwargs)
         if any(map(has_wide_int, (*fakes, *fake_kwargs.values()))):
             raise unsupported("unknown-operation", f"{target_name(target)} with an int of more than 64 bits")
         operands = tensors_in((fakes, fake_kwargs))

@@ -4,7 +4,7 @@ vary, the former would have an entry for each, and the latter break the graph.""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -166,40 +166,7 @@ ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"lower": torch.flo
 MOST_OF_ROW = 2**24  # elements: more have no rank in float32, and torch refuses them
 
 
-def tensor(data: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
-    """`torch.tensor` of lists of numbers: the constants, and each symbol where it belongs."""
-    numbers = list(flat(data))
-    if dtype is None:
-        dtype = torch.get_default_dtype() if any(isinstance(n, (float, torch.SymFloat)) for n in numbers) else torch.int64
-    made = torch.tensor([0 if isinstance(n, NUMBERS) else n for n in numbers], dtype=dtype, device=device)
-    places = torch.arange(len(numbers), device=made.device)
-    for place, number in enumerate(numbers):
-        if type(number) in NUMBERS:
-            made = torch.where(places == place, torch.full((), number, dtype=dtype, device=made.device), made)
-    return made.view(shape_of(data))
-
-
 NUMBERS = (torch.SymInt, torch.SymFloat)
-MOST_NUMBERS = 8  # symbols of a list, each a question for every element
-
-
-def flat(data: Any) -> Iterator[Any]:
-    if isinstance(data, (list, tuple)):
-        for part in data:
-            yield from flat(part)
-    else:
-        yield data
-
-
-def shape_of(data: Any) -> list[int]:
-    return [len(data), *shape_of(data[0])] if isinstance(data, (list, tuple)) and data else []
-
-
-def is_even(data: Any) -> bool:
-    """Whether nested lists are as long as each other, and none is empty."""
-    if not isinstance(data, (list, tuple)):
-        return True
-    return bool(data) and all(map(is_even, data)) and all(shape_of(part) == shape_of(data[0]) for part in data)
 
 
 def rrelu(input: torch.Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> torch.Tensor:
@@ -361,17 +328,6 @@ def takes_quantile(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return known and fits and bool((x.numel() if dim is None else x.shape[dim]) <= MOST_OF_ROW)
 
 
-def of_tensor(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 1 or not isinstance(args[0], (list, tuple)) or kwargs.keys() - {"dtype", "device"}:
-        return None
-    numbers, dtype = list(flat(args[0])), kwargs.get("dtype")
-    symbols = sum(isinstance(n, NUMBERS) for n in numbers)
-    if not 0 < symbols <= MOST_NUMBERS or not is_even(args[0]):
-        return None
-    plain = all(type(n) in (int, float) or isinstance(n, NUMBERS) for n in numbers)
-    return tensor if plain and (dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point)) else None
-
-
 def of_rrelu(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     given = {"training": False, **dict(zip(("input", "lower", "upper", "training"), args, strict=False)), **kwargs}
     bounds = [given.get(name) for name in ("lower", "upper")]
@@ -444,7 +400,6 @@ COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     **dict.fromkeys((torch.xlogy, torch.special.xlogy, "xlogy"), of_xlogy),
     **dict.fromkeys((torch.quantile, "quantile"), of_quantile),
     **dict.fromkeys((torch.nanquantile, "nanquantile"), of_nanquantile),
-    torch.tensor: of_tensor,
     F.rrelu: of_rrelu,
 }
 """By function, or name of a method: what is to be called in its stead for some arguments; None: the function itself."""

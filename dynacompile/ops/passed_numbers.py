@@ -160,10 +160,10 @@ FIRST, STEP = 0x4D3B67 / 2**24, 1 / 2**24  # float32 holds each of them
 class StandIns:
     """The numbers that stand for symbols while functions are traced, and what each of them stands for."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self._meant: dict[float, Any] = {}
         self._expected: list[set[float]] = []
-        self._count = 0
+        self._count = first
 
     def made(self, number: Any, given: Given, is_used: bool) -> float:
         """is_used: an operator is to meet it."""
@@ -203,17 +203,29 @@ def settle(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple
     each = list(found.values()) if row.ascends else []
     if all(row.numbers[name].takes(value) for name, value in symbols.items()) and all(bool(a <= b) for a, b in pairwise(each)):
         return list(args), dict(kwargs)
+    return with_constants(target, args, kwargs)
+
+
+def with_constants(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a function that `varies`, with constants for the numbers in its row: the entry serves these alone."""
+    row = PASSING[target]
+    _, symbols = numbers_of(row, args, kwargs)
     return replaced(row, args, kwargs, {name: int(n) if isinstance(n, torch.SymInt) else float(n) for name, n in symbols.items()})
 
 
-def stand_in(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: StandIns) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a function that `varies`, once they are settled, with stand-ins for the numbers that it passes on."""
+def stand_in(
+    target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], stand_ins: StandIns, meant: Mapping[str, Any] | None = None
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a function that `varies`, once they are settled, with stand-ins for the numbers that it passes on. meant: what they stand for, where
+    that is something else."""
     row = PASSING[target]
     found, symbols = numbers_of(row, args, kwargs)
     is_used = row.has_use(args, kwargs)
     chosen = found if row.ascends else symbols
-    made = {name: stand_ins.made(torch.sym_float(n) if isinstance(n, torch.SymInt) else n, row.numbers[name], is_used) for name, n in chosen.items()}
-    return replaced(row, args, kwargs, made)
+    means = {name: torch.sym_float(n) if isinstance(n, torch.SymInt) else n for name, n in chosen.items()} | {
+        name: n for name, n in (meant or {}).items() if name in chosen and n is not None
+    }
+    return replaced(row, args, kwargs, {name: stand_ins.made(n, row.numbers[name], is_used) for name, n in means.items()})
 
 
 def numbers_of(row: Passing, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

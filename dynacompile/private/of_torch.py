@@ -96,7 +96,7 @@ add(
     suggest_memory_format="torch._prims_common.suggest_memory_format",
     is_non_overlapping_and_dense_or_false="torch._prims_common.is_non_overlapping_and_dense_or_false",
 )
-add("lists and dicts as flat lists of tensors", tree_leaves="torch.utils._pytree.tree_leaves")
+add("lists and dicts as flat lists of tensors", tree_leaves="torch.utils._pytree.tree_leaves", tree_map="torch.utils._pytree.tree_map")
 add("the schema of an operator", Argument="torch._C.Argument", OptionalType="torch._C.OptionalType", TensorType="torch._C.TensorType")
 
 # autograd and settings of a thread

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 import dynacompile
 from dynacompile.events import Compiled, GraphBroke, Scheduled
-from dynacompile.ops.passed_numbers import PASSING
+from dynacompile.ir import passed_forms
+from dynacompile.ops.passed_numbers import PASSING, Given, passing
 
 NUMBERS = (0.1, 0.25, 0.4, 0.55)
 EACH = len(NUMBERS)
@@ -463,6 +464,19 @@ def test_quantiles_of_symbolic_sizes(name, backend):
 def test_ints():
     """Of a schedule that counts."""
     assert entries(compared(lambda x, n: F.triplet_margin_loss(*triple(x), margin=n) + F.layer_norm(x, (4,), eps=n).sum(), (1, 2, 3, 4))) <= 2
+
+
+def test_forms_that_a_row_does_not_know_make_constants(monkeypatch):
+    """As where another version of torch computes something else of a number on its way to an operator."""
+    monkeypatch.setitem(PASSING, F.celu, passing("input alpha", alpha=Given(apart=(0.0,))))
+    monkeypatch.setattr(passed_forms, "known", {})
+    compiled = dynacompile.compile(lambda x, v: F.celu(x, v), isolate_recompiles=True, options={"reference": True})
+    for v in NUMBERS:
+        ours, eagers = (X.clone().requires_grad_() for _ in range(2))
+        compiled(ours, v).sum().backward()
+        F.celu(eagers, v).sum().backward()
+        torch.testing.assert_close(ours.grad, eagers.grad)
+    assert len(dynacompile.cache_entries(compiled)) == len(NUMBERS)
 
 
 def test_each_function_with_a_row_is_known_to_torch():
