@@ -277,8 +277,8 @@ class Builder(CallWriter):
         if is_loadable(value):
             self.source(value.source)  # type: ignore[arg-type]
             return
-        if isinstance(value, ConstantValue) and not isinstance(value.value, (float, complex)):
-            self.const(value.value)
+        if is_immediate(value):
+            self.const(value.value)  # type: ignore[attr-defined]
             return
         if value in self._building:
             raise unsupported("rebuild", f"{value.describe()}, which contains itself")
@@ -307,7 +307,7 @@ class Builder(CallWriter):
 
     def prepare(self, value: Value) -> None:
         """Builds a value before effects can change what it is loaded from."""
-        if isinstance(value, ConstantValue) and not isinstance(value.value, (float, complex)) or value in self._temps or value is NULL:
+        if is_immediate(value) or value in self._temps or value is NULL:
             return
         self.value(value)
         if value in self._temps:
@@ -399,9 +399,14 @@ def value_at(table: dict[Any, Any], place: int) -> Any:
     return next(islice(table.values(), place, None))
 
 
+def is_immediate(value: Value) -> bool:
+    """Whether it is a constant of the code that uses it."""
+    return isinstance(value, ConstantValue) and not value.is_unread and not isinstance(value.value, (float, complex))
+
+
 def is_loadable(value: Value) -> bool:
     """Whether the residual code can load the object itself."""
-    if isinstance(value, ConstantValue):  # of a NaN it may matter which one it is
+    if isinstance(value, ConstantValue) and not value.is_unread:  # of a NaN it may matter which one it is
         return isinstance(value.source, Global) and type(value.value) in (float, complex) and value.value != value.value
     return value.source is not None and not value.is_made or isinstance(value, Lazy)
 

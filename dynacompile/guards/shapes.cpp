@@ -9,7 +9,7 @@ namespace {
 
 // As INSTRUCTIONS of guards/shapes.py.
 enum Count : int64_t {
-    constant, size, stride, value, real, given, add, mul, floordiv, mod, max, min, eq, ne, lt, le, gt, ge, both, either, same, sub, truediv, power, negated,
+    constant, size, stride, value, real, given, add, mul, floordiv, mod, max, min, eq, ne, lt, le, gt, ge, both, either, same, sub, truediv, power, decimals, negated,
     neg, absolute, finite, tofloat, trunc, floor, ceil, round, sqrt, exp, log, sin, cos, tan, tanh, count
 };
 constexpr int deepest = 32;
@@ -85,9 +85,23 @@ bool apply_whole(int64_t code, Number& result, int64_t b) {
     return a = compare(code, a, b), true;
 }
 
+// round(x, digits) as Python rounds: by the shortest text that has so many digits.
+bool round_decimals(double x, int64_t digits, double& result) {
+    if (!std::isfinite(x)) return result = x, true;
+    char* text = PyOS_double_to_string(x, 'f', static_cast<int>(digits), 0, nullptr);
+    if (!text) return PyErr_Clear(), false;
+    result = PyOS_string_to_double(text, nullptr, nullptr);
+    PyMem_Free(text);
+    return !PyErr_Occurred() || (PyErr_Clear(), false);
+}
+
 // a = a <code> b; false where there is no such number.
 bool apply(int64_t code, Number& a, const Number& b) {
     if (!a.is_real && !b.is_real && code != truediv && code != power) return apply_whole(code, a, b.whole);
+    if (code == decimals) {
+        double rounded;
+        return a.is_real && !b.is_real && round_decimals(a.part, b.whole, rounded) && (a.become(rounded), true);
+    }
     if (!a.is_exact_real() || !b.is_exact_real()) return false;  // Python computes with all digits of an int
     const double x = a.as_real(), y = b.as_real();
     switch (code) {

@@ -16,7 +16,7 @@ from dynacompile.ir.source import Source
 
 INSTRUCTIONS = (
     *("constant", "size", "stride", "value", "real", "given"),
-    *("add", "mul", "floordiv", "mod", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "same", "sub", "truediv", "pow"),
+    *("add", "mul", "floordiv", "mod", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "same", "sub", "truediv", "pow", "decimals"),
     *("not", "neg", "abs", "finite", "tofloat", "trunc", "floor", "ceil", "round", "sqrt", "exp", "log", "sin", "cos", "tan", "tanh"),
 )
 """Of the native machine, as enum Count of shapes.cpp: those with arguments, (number), (node, dimension), (node, dimension), (node), (node),

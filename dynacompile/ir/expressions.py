@@ -135,6 +135,7 @@ MEANINGS: Mapping[str, Callable[..., Any]] = {
     "same": lambda a, b: number(a) == number(b),
     "truediv": operator.truediv,
     "pow": lambda a, b: real_power(a, b),
+    "decimals": round,
     "neg": operator.neg,
     "abs": abs,
     "finite": math.isfinite,
@@ -151,7 +152,7 @@ MEANINGS: Mapping[str, Callable[..., Any]] = {
     "tan": math.tan,
     "tanh": math.tanh,
 }
-REAL = frozenset({"given", "truediv", "pow", "tofloat", "sqrt", "exp", "log", "sin", "cos", "tan", "tanh"})
+REAL = frozenset({"given", "truediv", "pow", "decimals", "tofloat", "sqrt", "exp", "log", "sin", "cos", "tan", "tanh"})
 WHOLE = frozenset({"constant", "trunc", "floor", "ceil", "round"})
 PARTIAL = frozenset({"truediv", "pow", "sqrt", "exp", "log", "sin", "cos", "tan"})
 """Where Python raises for some operands, the result is not finite."""
@@ -175,6 +176,7 @@ SIGNS: Mapping[str, str] = {
 }
 NAMES: Mapping[str, str] = {
     "trunc": "int",
+    "decimals": "round",
     "tofloat": "float",
     **{n: f"math.{n}" for n in ("floor", "ceil", "sqrt", "exp", "log", "sin", "cos", "tan", "tanh")},
 }

@@ -1,5 +1,5 @@
 """Programs over lists and deques that live from call to call, grow and shrink: histories, windows, buffers. Results, which items these are, the containers
-after each call, and errors.
+after each call, and errors. From seed 100000 on also texts and rounded numbers of ints that vary.
 
     python -m tests.fuzz.growing FIRST LAST [--show]
 
@@ -10,6 +10,8 @@ place.
 from __future__ import annotations
 
 import collections
+import contextlib
+import io
 import random
 import warnings
 from collections.abc import Callable
@@ -38,7 +40,19 @@ STATEMENTS = (
     "s.out = {c}.__len__()", "if len({c}) >= 3: x = x + use({c}[2])", "if len({c}) >= 2: x = x + use({c}[-2])",
     "s.out = [len(c) for c in (s.a, s.b, s.c)]", "s.a, s.b = s.b, s.a",
 )  # fmt: skip
+TEXTS = (
+    "s.out = f'{k}'", "s.out = f'{len({c})}: {k * 0.5:.2f}'", "s.out = '%d of %s' % (k, len({c}))", "s.out = '{:>4}|{}'.format(k, k / 3)",
+    "s.out = str(k) + '.' + repr(k * 0.1)", "s.out = repr((k, 1.5, [k]))", "s.out = ','.join([str(k), str(len({c}))])", "s.out = round(k * 0.37, 1)",
+    "if f'{k}' == '3': x = x * 2", "s.out = {f'key {k % 2}': k}", "s.out = f'{k}'.startswith('1')", "s.out = len(f'{k}')", "{c}.append(f'{k}')",
+    "s.out = f'{x.sum().item():.3f} {k}'", "s.out = f'{k:c}'", "s.out = f'{k:03d} {k!r:>5}'", "s.out = 'step %.3f' % (k * 0.25)",
+    "s.out = f'{{len({c}):x}}'", "n = f'{k}'; pause(); s.out = n + n", "s.out = f'{k * 1e200 * 1e200}'", "s.out = '%d' % (k / 7)", "s.kept = f'a{k}'",
+    "s.out = s.kept == f'a{k}'", "print(f'step {k}')", "s.out = sorted([f'{k}', '2'])", "s.out = f'{f\"{k}\":>4}'", "s.out = [f'{k}'] * 2",
+    "s.out = f'{k}'.zfill(3)", "x = x + round(k / 3, 2)",
+)  # fmt: skip
 PUT = ("x.sum()", "1.5", "float(k)", "[1.5]", "x.mean().item()", "x * 2", "k", "[]", "(k, 2.0)")
+
+
+TEXTING = 100_000
 
 
 class Store:
@@ -65,9 +79,16 @@ def source_of(seed: int) -> str:
     lines = []
     for _ in range(pick.randint(1, 6)):
         c, d = (pick.choice("aaabbbc") for _ in range(2))
-        form = pick.choice(STATEMENTS)
-        lines.append(form.format(c=f"s.{c}", d=f"s.{d}", c_name=c, v=pick.choice(PUT), i=pick.choice((-1, -2, 0, 1))))
+        form = pick.choice((*STATEMENTS, *(3 * TEXTS if seed >= TEXTING else ())))
+        lines.append(filled(form, c=f"s.{c}", d=f"s.{d}", c_name=c, v=pick.choice(PUT), i=pick.choice((-1, -2, 0, 1))))
     return "def program(s, x, k):\n    x = x + 0\n" + "".join(f"    {line}\n" for line in lines) + "    return x\n"
+
+
+def filled(form: str, **parts: Any) -> str:
+    """The form with its parts. Other braces are the program's, double ones of f-strings around a part."""
+    for name, text in parts.items():
+        form = form.replace(f"{{{name}}}", str(text))
+    return form.replace("{{", "{").replace("}}", "}")
 
 
 def helper(container: Any, x: torch.Tensor) -> Any:
@@ -95,12 +116,13 @@ def shown(value: Any, seen: dict[int, int]) -> Any:
 
 
 def outcome(call: Callable[..., Any], store: Store, number: int) -> list[Any]:
-    try:
-        result: Any = call(store, torch.arange(6.0) + number, number)
-    except Exception as error:  # noqa: BLE001 - it is what is compared
-        result = f"{type(error).__name__}: {error}"
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            result: Any = call(store, torch.arange(6.0) + number, number)
+        except Exception as error:  # noqa: BLE001 - it is what is compared
+            result = f"{type(error).__name__}: {error}"
     seen: dict[int, int] = {}
-    return [shown(part, seen) for part in (result, store.a, store.b, store.c, store.kept, store.out, store.total)]
+    return [shown(part, seen) for part in (result, printed.getvalue(), store.a, store.b, store.c, store.kept, store.out, store.total)]
 
 
 def difference(seed: int) -> str | None:

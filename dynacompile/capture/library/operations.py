@@ -14,7 +14,7 @@ import torch
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.operator_names import BINARY, COMPARISONS, INPLACE, UNARY
 from dynacompile.capture.tensors.arrays import ArrayValue, array_operator
-from dynacompile.capture.tensors.deferred_texts import DeferredText, concat, percent
+from dynacompile.capture.tensors.deferred_texts import DeferredText, UnreadText, concat, percent
 from dynacompile.capture.tensors.number_tensors import number_operator
 from dynacompile.capture.tensors.numpy_numbers import NumpyNumber, computed
 from dynacompile.capture.tensors.overridden_operators import overridden_operator
@@ -197,7 +197,7 @@ def binary(cx: Context, name: str, left: Value, right: Value) -> Value:
             return found
     if name in ("eq", "ne"):
         return ConstantValue(cx.equal(left, right) == (name == "eq"))
-    if name == "add" and left.pytype() is right.pytype() is str and any(isinstance(v, DeferredText) for v in (left, right)):
+    if name == "add" and left.pytype() is right.pytype() is str and any(isinstance(v, (DeferredText, UnreadText)) for v in (left, right)):
         return concat(cx, [left, right])
     if name == "mod" and isinstance(left, ConstantValue) and isinstance(left.value, (str, bytes)):
         return cx.fold(operator.mod, [left, right], {})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.tensors.deferred_texts import DeferredText, Formatted, concat, may_defer
+from dynacompile.capture.tensors.deferred_texts import DeferredText, Formatted, UnreadText, concat, may_defer, unread, varies
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_functions import TorchFunction
 from dynacompile.capture.values.answers import ASKED, answered, is_undecided
@@ -37,6 +37,11 @@ def text(cx: Context, value: Value, conversion: str = "str") -> Value:
     """str(value), repr(value) or ascii(value)."""
     if may_defer(cx, value):
         return value if isinstance(value, DeferredText) and conversion == "str" else DeferredText(cx, Formatted(conversion, ""), [value])
+    if (
+        varies(value)
+        and (made := value if isinstance(value, UnreadText) and conversion == "str" else unread(cx, Formatted(conversion, ""), [value])) is not None
+    ):
+        return made
     if conversion == "ascii":
         return ConstantValue(text(cx, value, "repr").constant().encode("ascii", "backslashreplace").decode("ascii"))
     if isinstance(value, TensorValue):
@@ -105,6 +110,10 @@ def formatted(cx: Context, value: Value, spec: str) -> Value:
     """format(value, spec)."""
     if may_defer(cx, value):
         return value if isinstance(value, DeferredText) and not spec else DeferredText(cx, Formatted("", spec), [value])
+    if isinstance(value, UnreadText) and not spec:
+        return value
+    if varies(value) and (made := unread(cx, Formatted("", spec), [value])) is not None:
+        return made
     if isinstance(value, TensorValue):
         raise unsupported("to-python", f"formatting {value.describe()}")
     if isinstance(value, (ConstantValue, ClassValue)):

@@ -6,9 +6,12 @@ runs, the graph ends there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.recorded import storage_of
@@ -17,7 +20,9 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value, builtin_attribute
 from dynacompile.capture.values.constant import TEXT_METHODS, ConstantValue
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.ir.namespaces import defines
+from dynacompile.ir.shapes import as_static, hint_of, unbacked
 from dynacompile.markers import disable
 
 if TYPE_CHECKING:
@@ -99,6 +104,37 @@ def write(function: Callable[..., str], *values: Any) -> str:
 WRITE = disable(write, reason="it shows tensors")
 
 
+class UnreadText(ConstantValue):
+    """function(*values), of numbers that vary from call to call, and constants: residual code makes it. The entry relies on it from when it is read. now: the
+    text of this call."""
+
+    source = None
+    is_unread = True
+
+    def __init__(self, function: Callable[..., str], values: Sequence[Value], now: str):
+        self.function, self.values, self.now = function, values, now
+
+    @property
+    def value(self) -> str:  # type: ignore[override]
+        if self.is_unread:
+            for value in self.values:
+                value.constant()
+            self.is_unread = False
+        return self.now
+
+    def describe(self) -> str:
+        return f"a text made of {next(v.describe() for v in self.values if varies(v))}"
+
+    def pytype(self) -> type:
+        return str
+
+    def children(self) -> Sequence[Value]:
+        return self.values if self.is_unread else ()
+
+    def rebuild(self, out: Writer) -> None:
+        out.call_function(WRITE, [ConstantValue(self.function), *self.values])
+
+
 class Formatted:
     """What an f-string makes of a value."""
 
@@ -138,15 +174,55 @@ def is_deferred(value: Value) -> bool:
     return isinstance(value, (DeferredText, ReadNumber)) or type(value) is TensorValue
 
 
+def varies(value: Value) -> bool:
+    """Whether it is a number that other calls of the entry have another of, which Python knows before the graph, or a text that shows such."""
+    if isinstance(value, SymbolicInt):
+        return isinstance(as_static(value.sym), torch.SymInt) and not unbacked(value.sym)
+    return isinstance(value, (SymbolicFloat, UnreadText)) and not (isinstance(value, UnreadText) and not value.is_unread)
+
+
+def of_this_call(value: Value) -> Any:
+    """What a constant, or a number that varies, is at this call. Adds no guard."""
+    if isinstance(value, UnreadText):
+        return value.now
+    if isinstance(value, SymbolicInt):
+        return hint_of(value.sym)
+    return value.symbols.value(value.formula) if isinstance(value, SymbolicFloat) else value.constant()
+
+
 def may_defer(cx: Context, value: Value) -> bool:
     return cx.manner.texts and not cx.bodies and is_deferred(value)
 
 
 def defer(cx: Context, function: Callable[..., str], values: Sequence[Value]) -> Value | None:
-    """function(*values) as a text for later, where one of them is a tensor or a number read from one; None where none is, or another is not known."""
-    if not any(may_defer(cx, value) for value in values) or not all(isinstance(value, ConstantValue) or is_deferred(value) for value in values):
+    """function(*values) as a text for later, where one of them is a tensor, a number read from one, or a number that varies; None where none is, or another is
+    not known."""
+    if not all(isinstance(value, (ConstantValue, SymbolicInt, SymbolicFloat)) or is_deferred(value) for value in values):
         return None
-    return DeferredText(cx, function, values)
+    if any(may_defer(cx, value) for value in values):
+        return DeferredText(cx, function, values)
+    return unread(cx, function, values) if not any(map(is_deferred, values)) else None
+
+
+def unread(cx: Context, function: Callable[..., str], values: Sequence[Value]) -> Value | None:
+    """function(*values), where a number among them varies; None where none does, or for some of the numbers it would raise."""
+    if cx.bodies or not any(map(varies, values)):
+        return None
+    shown = [getattr(function, "spec", ""), *(v.value for v in values if isinstance(v, ConstantValue) and not v.is_unread and type(v.value) is str)]
+    refused = OF_SOME_FLOATS if any(isinstance(v, SymbolicFloat) for v in values) else OF_SOME_INTS
+    if any(refused.search(text) for text in shown):
+        return None
+    try:
+        now = function(*map(of_this_call, values))
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError):  # Python is to raise it, from these numbers
+        return None
+    return UnreadText(function, list(values), now)
+
+
+OF_SOME_INTS = re.compile(r"c$|%[^a-zA-Z%]*c|:[^{}]*c\}")
+"""Conversions to a character."""
+OF_SOME_FLOATS = re.compile(OF_SOME_INTS.pattern + "|%[^a-zA-Z%]*[diouxX]")
+"""And to an int, which NaN and the infinities are not."""
 
 
 def concat(cx: Context, parts: Sequence[Value | str]) -> Value:
@@ -159,7 +235,7 @@ def percent(cx: Context, template: Value, given: Value) -> Value | None:
     """template % given; None where no tensor is given."""
     if isinstance(given, TupleValue) and given.cls is tuple:
         return defer(cx, filled, [template, *given.elements(cx)])
-    return defer(cx, filled_by_one, [template, given]) if is_deferred(given) else None
+    return defer(cx, filled_by_one, [template, given]) if is_deferred(given) or varies(given) else None
 
 
 def row_join(cx: Context, separator: ConstantValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:

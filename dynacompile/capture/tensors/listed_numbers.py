@@ -51,8 +51,7 @@ def of_list(cx: Context, value: Value, options: Mapping[str, Value]) -> Value | 
         return put_together(cx, numbers, sizes, given)
     if cx.recorder.in_inference != cx.recorder.begins_in_inference:
         return None
-    items = [Lazy(cx, n.real, n.source) if isinstance(n, UnreadBool) and n.source is not None else n for n in numbers]
-    args = [nested(items, sizes), *given.values()]
+    args = [nested(numbers, sizes), *given.values()]
     return cx.state(RandomState).make(cx, torch.tensor, args, tuple(given), torch.zeros(sizes, dtype=dtype, device=device))
 
 

@@ -22,6 +22,7 @@ from dynacompile.capture.values.functions import BoundMethod, CallableValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Source
 
@@ -44,7 +45,7 @@ FACTS = ("level", "disabled", "propagate")
 
 def snapshot(cx: Context, value: Value) -> Value:
     """The value as it is now, whatever happens to it later."""
-    if isinstance(value, (ConstantValue, ReadNumber)) or value.pytype() is type:
+    if isinstance(value, (ConstantValue, ReadNumber, SymbolicInt, SymbolicFloat)) or value.pytype() is type:
         return value
     if isinstance(value, DeferredText):
         value.keep(cx)
@@ -135,7 +136,7 @@ class LoggerMethod(CallableValue):
         extra = kwargs.pop("extra", ConstantValue(None))
         if not args or set(kwargs) - {"stacklevel"} or kwargs.get("stacklevel", ConstantValue(1)).constant() != 1:
             raise unsupported("logging", self.describe())
-        if any(not isinstance(a, ConstantValue) for a in args) and isinstance(level, ConstantValue):  # what is not shown needs not be computed
+        if any(not isinstance(a, ConstantValue) or a.is_unread for a in args) and isinstance(level, ConstantValue):  # what is not shown needs not be computed
             enabled = partial(real.isEnabledFor, level.value)
             if not cx.flag(f"{self.owner.describe()}.isEnabledFor({level.value})", enabled).truth(cx):
                 return ConstantValue(None)

@@ -46,6 +46,10 @@ KEYS_BY_IDENTITY = (type, types.FunctionType, type(typing.Union), *WRITTEN_IN_C)
 
 
 class ConstantValue(Value):
+    """A constant of the entry. is_unread: other calls may have another there, as long as nobody reads `value`."""
+
+    is_unread = False
+
     def __init__(self, value: Any, source: Source | None = None):
         self.value, self.source = value, source
 
@@ -131,6 +135,8 @@ TEXT_METHODS: dict[str, Callable[[Context, ConstantValue, list[Value], dict[str,
 
 class UnreadBool(ConstantValue):
     """A bool that varies from call to call: the entry relies on it from when its value is read."""
+
+    is_unread = True
 
     def __init__(self, cx: Context, real: bool, source: Source):
         self.cx, self.real, self.source = cx, real, source

@@ -38,10 +38,11 @@ NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 BINARY_OPS = {"add": 0, "floordiv": 2, "mul": 5, "mod": 6, "pow": 8, "sub": 10, "truediv": 11}  # arguments of BINARY_OP
 MATH = {f: f.__name__ for f in (math.sqrt, math.exp, math.log, math.sin, math.cos, math.tan, math.tanh)}
 FUNCTIONS: dict[Callable, str] = {int: "trunc", float: "tofloat", round: "round", math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc", **MATH}
-BUILTINS: dict[str, Callable] = {"max": max, "min": min, "abs": abs, "neg": operator.neg, **{name: f for f, name in FUNCTIONS.items()}}
+BUILTINS: dict[str, Callable] = {"max": max, "min": min, "abs": abs, "neg": operator.neg, "decimals": round, **{name: f for f, name in FUNCTIONS.items()}}
 BUILTINS |= {name: getattr(operator, name) for name in COMPARISONS}
 REAL_OPERATORS = frozenset({"add", "sub", "mul", "truediv", "pow", "neg", "abs"})
 EXACT = 2**53  # ints up to which floats know each
+MOST_DECIMALS = 22
 MOST_TERMS = 24  # of a formula, so that the stack of the native machine holds it
 
 
@@ -348,6 +349,8 @@ def symbolic_function(cx: Context, function: Callable, args: Sequence[Value]) ->
     """function(number) of a symbolic number, or math.pow(base, exponent); None where it has no symbolic form."""
     if function is math.pow:
         return symbolic_power(cx, args)
+    if function is round and len(args) == 2:
+        return symbolic_decimals(cx, *args)
     name = FUNCTIONS.get(function)
     if name is None or len(args) != 1 or not isinstance(args[0], (SymbolicInt, SymbolicFloat)) or cx.symbols is None:
         return None
@@ -362,6 +365,16 @@ def symbolic_function(cx: Context, function: Callable, args: Sequence[Value]) ->
     if length(made.expression) > MOST_TERMS or abs(cx.symbols.value(made)) > LARGEST:
         return None
     return cx.of(cx.symbols.number_of(made))
+
+
+def symbolic_decimals(cx: Context, number: Value, digits: Value) -> Value | None:
+    """round(number, digits); None where it has no symbolic form."""
+    if not isinstance(digits, ConstantValue) or type(digits.value) is not int or not 0 <= digits.value <= MOST_DECIMALS or cx.symbols is None:
+        return None
+    if isinstance(number, SymbolicInt):
+        return number
+    term = term_of(cx.symbols, number) if isinstance(number, SymbolicFloat) else None
+    return None if term is None else float_value(cx.symbols, "decimals", term, digits.value)
 
 
 def symbolic_power(cx: Context, args: Sequence[Value]) -> Value | None:
