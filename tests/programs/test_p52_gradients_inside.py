@@ -231,3 +231,21 @@ def test_a_hook_that_would_raise_now_runs_in_the_backward_pass(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "IN_BACKWARD", True)
     (grad,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(grad, 4 * (2 * x).cos())
+
+
+WEIGHTS = [torch.linspace(0.5, 1.5, 3).requires_grad_(), torch.linspace(-1, 1, 4).requires_grad_()]
+PASSED_LISTS = {
+    "autograd.grad by a global": lambda x, ws: torch.autograd.grad((x * WEIGHTS[0].sum() * WEIGHTS[1].square().sum()).sum(), WEIGHTS),
+    "autograd.grad by an argument": lambda x, ws: torch.autograd.grad((x * ws[0].sum() * ws[1].square().sum()).sum(), ws),
+    "autograd.grad of several": lambda x, ws: torch.autograd.grad([(x * ws[0].sum()).sum(), ws[1].square().sum()], ws, [torch.ones(()), x.sum()]),
+    "func.grad": lambda x, ws: torch.func.grad(lambda q: (q[0].sum() * x).sum() * q[1].square().sum())(ws),
+    "vmap": lambda x, ws: torch.func.vmap(lambda q, y: q[0] * y + q[1], in_dims=(None, 0))([w.sum() for w in ws], x),
+    "cond": lambda x, ws: torch.cond(x.sum() > 0, lambda q: q[0].sum() + q[1].sum(), lambda q: q[0].prod() * 1.0, (ws,)),
+}
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("name", PASSED_LISTS)
+def test_lists_of_tensors_that_the_frame_is_given(name, kind):
+    ws = kind(w.detach().clone().requires_grad_() for w in WEIGHTS)
+    check(PASSED_LISTS[name], torch.ones(2), ws, options={"backend": "eager"})

@@ -31,7 +31,8 @@ def mapped(value: Value, change: Callable[[TensorValue], Value]) -> Value:
             raise unsupported("sub-graph", f"a function over {value.describe()}")
         return change(value)
     if isinstance(value, (TupleValue, ListValue)) and value.cls in (tuple, list):
-        return type(value)([mapped(item, change) for item in value.items])
+        items = [mapped(value.settled(place), change) for place in range(len(value.items))]
+        return TupleValue(items) if isinstance(value, TupleValue) else ListValue(items)
     if isinstance(value, DictValue) and value.cls is dict and not any(isinstance(k, (Value, KeyOf)) for k in value.content):
         return DictValue.of([(key, mapped(value.settled(hashed), change)) for hashed, (key, _) in value.content.items()])
     if isinstance(value, ConstantValue):
