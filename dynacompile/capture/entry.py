@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import logging
 import operator
@@ -60,7 +61,8 @@ from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import Enter, Leave
 from dynacompile.private import of_torch
 
-LOOKS_AT_FRAME = frozenset({"locals", "eval", "exec", "_getframe", "currentframe"})
+OF_BUILTINS = frozenset({"locals", "eval", "exec"})  # as attributes of other objects they are others, as `model.eval()` is
+LOOKS_AT_FRAME = frozenset({"_getframe", "currentframe"})
 FRAME_FUNCTIONS = frozenset({locals, eval, exec, sys._getframe, inspect.currentframe, inspect.stack})
 SHARDING = "torch.distributed.fsdp.fully_sharded_data_parallel"  # its forward runs hooks around that of the module which it wraps
 WITHOUT_ARGUMENTS = frozenset({dir, vars})  # which look at the frame where they are called with none
@@ -253,16 +255,18 @@ def counted(cx: Trace, policy: ShapePolicy) -> frozenset[Source]:
 
 def looks_at_frame(attempt: Attempt, frame: Any) -> bool:
     """Whether the frame itself may ask for its variables."""
-    code, why = frame.code, attempt.broke
+    code, why, instrs = frame.code, attempt.broke, attempt.frame.decoded.instrs
     if not LOOKS_AT_FRAME.isdisjoint(code.co_names) or why is not None and why.code == "frame-variables" and len(why.stack) == 1:
         return True
-    found = {name: frame.globals.get(name, frame.builtins.get(name)) for name in code.co_names}
+    loaded = {code.co_names[one.arg >> 1] for one in instrs if one.op == "LOAD_GLOBAL"}
+    found = {name: frame.globals.get(name, frame.builtins.get(name)) for name in loaded}
+    if not OF_BUILTINS.isdisjoint(code.co_names if any(real is builtins for real in found.values()) else loaded):
+        return True
     if any(is_a(real, (FunctionType, BuiltinFunctionType)) and real in FRAME_FUNCTIONS for real in found.values()):
         return True
-    if "stack" in found and any(real is inspect for real in found.values()):
+    if "stack" in code.co_names and any(real is inspect for real in found.values()):
         return True
     asking = {name for name, real in found.items() if is_a(real, BuiltinFunctionType) and real in WITHOUT_ARGUMENTS}
-    instrs = attempt.frame.decoded.instrs
     return any(
         one.op == "LOAD_GLOBAL" and code.co_names[one.arg >> 1] in asking and after.op == "CALL" and not after.arg for one, after in zip(instrs, instrs[1:])
     )

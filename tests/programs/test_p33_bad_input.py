@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import datetime
 import decimal
 import functools
@@ -235,7 +236,32 @@ def evaluates(x):
     return x + eval("z + 1") + z
 
 
-@pytest.mark.parametrize("fn", [reads_locals, reads_locals_after_a_break, evaluates])
+def evaluates_by_module(x):
+    z = 4
+    return x + builtins.eval("z + 1") + z
+
+
+def validates(x):
+    """A method of that name looks at no variables."""
+    model = MODEL.train()
+    y = model(x) + 1
+    print(end="")
+    z = MODEL.eval()(x)
+    print(end="")
+    return y * z, model.training
+
+
+MODEL = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.0))
+
+
+def test_a_method_called_eval_leaves_no_frame_to_python():
+    x = torch.ones(2, 3)
+    result, _, skips, _ = outcome(validates, x)
+    torch.testing.assert_close(result, validates(x))
+    assert not skips
+
+
+@pytest.mark.parametrize("fn", [reads_locals, reads_locals_after_a_break, evaluates, evaluates_by_module])
 def test_frames_that_read_their_variables_run_as_python(fn):
     result, _, skips, _ = outcome(fn, arg())
     want = fn(arg())
