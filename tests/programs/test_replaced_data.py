@@ -225,3 +225,36 @@ def test_texts_numbers_and_arrays_show_the_memory_of_then(line, leaf):
             yield repr((got, log, b))
 
     check_same(story, backend="eager", least=None)
+
+
+@torch.no_grad()
+def parts_of_a_vector(model, vector):
+    """As natural gradients and evolution strategies have it: all parameters are parts of one tensor from then on."""
+    before = nn.utils.parameters_to_vector(model.parameters()).clone()
+    found = []
+    for sign in (1, -1):
+        nn.utils.vector_to_parameters(before + sign * vector, model.parameters())
+        found.append(model(torch.ones(2, 3)).sum())
+    nn.utils.vector_to_parameters(vector * 2, model.parameters())
+    return torch.stack(found)
+
+
+def parts_of_an_input(model, vector):
+    nn.utils.vector_to_parameters(vector, model.parameters())
+    return vector.sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [parts_of_a_vector, parts_of_an_input])
+def test_parameters_that_become_parts_of_one_tensor(program, backend):
+    compiled, ours, eagers = dynacompile.compile(program, isolate_recompiles=True, backend=backend, fullgraph=True), Model(), Model()
+    for n in range(3):
+        vector = torch.linspace(-1, 1, 26) * (n + 1)
+        torch.testing.assert_close(compiled(ours, vector), program(eagers, vector))
+        for model in (ours, eagers):
+            owners = {p.untyped_storage().data_ptr() for p in model.parameters()}
+            assert len(owners) == 1 and (vector.untyped_storage().data_ptr() in owners) == (program is parts_of_an_input)
+            model(torch.ones(2, 3)).sum().backward()
+        for p, q in zip(ours.parameters(), eagers.parameters(), strict=True):
+            assert p.requires_grad and p.is_leaf and p.storage_offset() == q.storage_offset()
+            torch.testing.assert_close((p, p.grad), (q, q.grad))

@@ -63,7 +63,8 @@ def replace_data(cx: Context, tensor: TensorValue, value: Value) -> None:
     assert isinstance(made, TensorValue)
     if tensor.new_data is None:
         recorder.stand_in(tensor, copy.copy(tensor))
-    tensor.node, tensor.fake, tensor.new_data = made.node, made.fake, made
+    tensor.node, tensor.fake = made.node, made.fake
+    tensor.new_data = cx.op("call_method", "detach", [value], {}) if with_history else made  # the real one has its history already
     if with_history:
         recorder.rebound.add(id(made.fake))
     cx.effects.touch(tensor)
