@@ -38,7 +38,7 @@ PROGRAMS = {
     "branch": (branch, calls(0.1, 0.2, 0.3, 1.5, 0.22), 3),
     "truth": (lambda x, f: x * f if f else x, calls(0.5, 0.25, 0.0, 1.5, -0.0), 3),
     "an int of it": (lambda x, f: (x[: int(f * 2)], round(f * 3), math.floor(f), math.ceil(-f)), calls(0.61, 1.52, 1.83, 0.5), 2),
-    "as text": (lambda x, f: (x, f"{f}"), calls(0.1, 0.2, 0.3), 3),
+    "as text": (lambda x, f: (x, f"{f}"), calls(0.1, 0.2, 0.3), 2),
     "division by it": (lambda x, f: x * (1 / f), calls(0.1, 0.2, 0.4, -3.0), 2),
     "in factories": (lambda x, f: x + torch.full((4,), f) + torch.tensor(f) + torch.full_like(x, f), calls(*FLOATS), 2),
     "factories alone": (lambda f: torch.arange(4) * f, [(f,) for f in FLOATS], 2),
