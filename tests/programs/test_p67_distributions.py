@@ -7,6 +7,7 @@ import torch
 import torch.distributions as D
 from torch.distributions import Bernoulli, Categorical, Independent, Normal, TanhTransform, TransformedDistribution, kl_divergence
 
+import dynacompile
 from tests.checking import check
 from tests.scenarios import check_same
 
@@ -92,7 +93,17 @@ def bernoulli_divergence(m, s, validates):
     return kl_divergence(p, q), p.log_prob((s > 0).float()), p.mean
 
 
+def curvature(m, s, validates):
+    """A product with the Hessian of a divergence, as natural gradients take it."""
+    old = Categorical(logits=m.detach() * 0.5, validate_args=validates)
+    divergence = kl_divergence(old, Categorical(logits=m * 2, validate_args=validates)).mean()
+    (slope,) = torch.autograd.grad(divergence, m, create_graph=True)
+    (product,) = torch.autograd.grad((slope * s.detach()).sum(), m)
+    return product.detach() + 0.1 * s
+
+
 ALWAYS_WHOLE = (
+    curvature,
     normal,
     normal_divergence,
     standard_normal,
@@ -269,6 +280,15 @@ def test_what_is_not_valid_raises_as_in_eager(fn):
     LOG.clear()
     check(fn, x, graphs=None, breaks=None, options=EAGER)
     assert LOG == said * 4
+
+
+def test_gradients_behind_what_is_not_valid():
+    m, s = (t.detach() for t in arguments())
+    m[0, 0] = float("nan")
+    compiled = dynacompile.compile(curvature, isolate_recompiles=True, **EAGER)
+    for call in (curvature, compiled):
+        with pytest.raises(ValueError, match="found invalid values"):
+            call(m.clone().requires_grad_(), s, None)
 
 
 def test_validation_that_is_turned_off_and_on():

@@ -32,7 +32,7 @@ HARMLESS = frozenset(
     view reshape expand expand_as broadcast_to broadcast_tensors permute transpose t flatten unflatten unsqueeze squeeze chunk split cat stack concat
     unbind narrow select repeat tile flip roll movedim swapaxes tril triu diagonal diag diag_embed contiguous clone detach to type_as float double half
     bfloat16 view_as reshape_as fill zero zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones new_empty new_full rand rand_like
-    randn randn_like eye arange linspace tensor _set_grad_enabled _enter_autocast _exit_autocast
+    randn randn_like eye arange linspace tensor grad _set_grad_enabled _enter_autocast _exit_autocast
     """.split()
 )
 """Operations that do not mind what is in their tensors: they raise nothing, and stop no device, whatever the values are."""
