@@ -151,7 +151,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         raise unsupported("active-mode", ", as gradients are turned on inside of inference mode,")
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         raise unsupported("active-mode", ", as autograd's anomaly detection is, which is to see every operation")
-    manner = Manner(asks_inputs=env.asks_inputs)
+    differentiates = isinstance(env.config.backend, str) and env.config.backend != "eager"
+    manner = Manner(asks_inputs=env.asks_inputs, leaves_leave=not differentiates)
     before = policy, manner
     while True:
         try:

@@ -20,6 +20,7 @@ class Manner:
     values: what depends on the values of tensors may be tried as symbols. if_whole: it is being tried, and any break ends that.
     asks_inputs: branches on what inputs decide are asked as guards. asked_at: branches, by their code and instruction, of which not both arms are followed.
     hooks_after: calls, likewise, that register hooks of tensors which leave the graph: they are made after it. no_hooks_at: those that can't be, and break.
+    leaves_leave: the backend runs the graph as it is, so that leaves that it makes may be results.
     with_gradients: the graph begins with gradients, which the frame begins without and turns on.
     bodies_write: functions of transforms write their inputs.
     works: collectives that are begun with `async_op=True` are operations of the graph.
@@ -33,6 +34,7 @@ class Manner:
     if_whole: bool = False
     values: bool = True
     works: bool = True
+    leaves_leave: bool = True
     with_gradients: bool = False
     bodies_write: bool = False
     asks_inputs: bool = True

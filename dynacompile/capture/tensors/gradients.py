@@ -39,8 +39,8 @@ Place = tuple["CodeType", int]  # of an instruction
 
 
 class HookLeaves(Exception):
-    """A tensor that has a hook in the graph leaves it: what asks for its gradient later is to see what the hook gave, so autograd itself has to have the hook.
-    after: whether it can be registered after the graph; else there is a break."""
+    """A tensor that has a hook in the graph leaves it, or a leaf that was made there: what asks for its gradient later is to see what the hook gave, so
+    autograd itself has to have the hook, or the leaf. after: whether a hook can be registered after the graph; else there is a break."""
 
     def __init__(self, place: Place, after: bool):
         self.place, self.after = place, after
@@ -68,15 +68,21 @@ class LaterHook:
 
 
 class Hooks:
-    """all: those of tensors of the graph. later: those that are registered after it."""
+    """all: those of tensors of the graph. later: those that are registered after it. leaves: tensors of the graph that `requires_grad_()` has made leaves, and
+    where."""
 
     def __init__(self) -> None:
         self.all: list[Hook] = []
         self.later: list[LaterHook] = []
+        self.leaves: list[tuple[TensorValue, Place]] = []
 
     def check_outputs(self, cx: Context, outputs: Iterable[Value]) -> None:
-        """Raises HookLeaves where one of the graph's results has a hook in the graph, or is no more the tensor that a later hook is meant for."""
+        """Raises HookLeaves where one of the graph's results has a hook in the graph, is no more the tensor that a later hook is meant for, or is a leaf that
+        the graph has made and its backend would know no gradient of."""
         leaving = {id(value) for value in outputs}
+        for leaf, place in [] if cx.manner.leaves_leave else self.leaves:
+            if id(leaf) in leaving and leaf.fake.requires_grad:
+                raise HookLeaves(place, after=False)
         for hook in self.all:
             if id(hook.tensor) in leaving:
                 raise HookLeaves(hook.place, after=True)
@@ -98,7 +104,11 @@ def requires_grad(cx: Context, tensor: TensorValue, args: list[Value], kwargs: d
         raise unsupported("autograd-call", f"{tensor.describe()}.requires_grad_()")
     if not tensor.fake.is_leaf or not (tensor.fake.is_floating_point() or tensor.fake.is_complex()):
         raise unsupported("would-raise", f"{tensor.describe()}.requires_grad_({wanted})")
+    place = cx.frames[-1].code, cx.frames[-1].current.index
+    if place in cx.manner.no_hooks_at:
+        raise unsupported("autograd-call", f"{tensor.describe()}.requires_grad_(), of a tensor that leaves the graph,")
     tensor.fake.requires_grad_(wanted)
+    cx.state(Hooks).leaves.append((tensor, place))
     cx.recorder.effect("call_method", "requires_grad_", (tensor.node, wanted), tensor.fake)
     return tensor
 
