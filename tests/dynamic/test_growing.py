@@ -71,8 +71,25 @@ def stored(a, x, i):
     return x / a.count
 
 
-LISTS = {push: 3, every_second: 3, before: 2, is_empty: 2, last: 2, difference_to_the_last: 2, window: 2, first: 2, of_the_last: 2, stored: 2}
-DEQUES = {push: 3, before: 2, is_empty: 2, last: 2, difference_to_the_last: 2, of_the_last: 2, stored: 2}
+def extended(a, x, i):
+    a.memory.extend([x.sum(), x.mean()])
+    return x + a.memory[-2] * len(a.memory)
+
+
+def extended_in_place(a, x, i):
+    a.memory += (x, x + i)
+    return x - a.memory[-1]
+
+
+def names_of_batches(a, x, i):
+    a.memory.extend(NAMES[i])
+    return x * 2
+
+
+NAMES = [[f"{i}{j}" for j in range(3)] for i in range(12)]
+SAME = {of_the_last: 2, stored: 2, extended: 2, extended_in_place: 2}
+LISTS = {push: 3, every_second: 3, before: 2, is_empty: 2, last: 2, difference_to_the_last: 2, window: 2, first: 2} | SAME
+DEQUES = {push: 3, before: 2, is_empty: 2, last: 2, difference_to_the_last: 2} | SAME
 
 
 def check(fn, make, entries):

@@ -38,7 +38,8 @@ STATEMENTS = (
     "s.out = list(reversed({c}))[:1]", "s.out = next(iter({c}), None)", "s.out = {c}[len({c}) - 1] if {c} else 0",
     "if isinstance({c}[-1], list): {c}[-1].append(1.5)", "n = {c}[-1]; {c}.append({v}); s.out = n", "pause()", "s.out = helper({c}, x)",
     "s.out = {c}.__len__()", "if len({c}) >= 3: x = x + use({c}[2])", "if len({c}) >= 2: x = x + use({c}[-2])",
-    "s.out = [len(c) for c in (s.a, s.b, s.c)]", "s.a, s.b = s.b, s.a",
+    "s.out = [len(c) for c in (s.a, s.b, s.c)]", "s.a, s.b = s.b, s.a", "{c} += [{v}, {v}]", "{c}.extend(({v}, {v}, {v}))", "{c}.extend({d})",
+    "{c}.extend({c}[-2:] if type({c}) is list else ())", "{c} += {c}", "{c}.extend(len({c}) for _ in range(2))", "{c}.extend(s.kept)", "{c}.extend([])",
 )  # fmt: skip
 TEXTS = (
     "s.out = f'{k}'", "s.out = f'{len({c})}: {k * 0.5:.2f}'", "s.out = '%d of %s' % (k, len({c}))", "s.out = '{:>4}|{}'.format(k, k / 3)",

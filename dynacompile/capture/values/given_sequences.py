@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.values.base import Lazy, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.deques import DequeValue
-from dynacompile.capture.values.sequence import ListValue, TupleValue, index_of
+from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue, index_of
 from dynacompile.ir.source import Applied, Attr, Item, Length, Source
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 class Given(ListValue):
     """read: its items, once all are read, and with them its length. parts: those that were read alone, by their place from the begin, or, where that is
-    negative, from the end. added: what the frame has appended to it; what only appends reads nothing."""
+    negative, from the end. added: what the frame has appended to it, or extended it by; what does no more reads nothing."""
 
     source: Source
 
@@ -113,10 +113,16 @@ class Given(ListValue):
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__len__" and not args and not kwargs:
             return self.counted(cx)
-        if name != "append" or len(args) != 1 or kwargs or self.read is not None:
+        if name not in ("append", "extend") or len(args) != 1 or kwargs or self.read is not None:
+            return super().method(cx, name, args, kwargs)
+        if name == "append":
+            added = args
+        elif isinstance(args[0], SequenceValue) and args[0] is not self:
+            added = args[0].elements(cx)
+        else:  # another iterator may look at the list while it is extended
             return super().method(cx, name, args, kwargs)
         cx.effects.touch(self)
-        self.added.append(args[0])
+        self.added += added
         return ConstantValue(None)
 
     def replay_values(self) -> Sequence[Value]:
@@ -170,8 +176,10 @@ class GivenDeque(Given, DequeValue):
         return super().part(cx, key) if isinstance(index, int) and -self.maxlen <= index < 0 else None
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        self.changes += name == "append" and self.read is None
-        return super().method(cx, name, args, kwargs)
+        before = len(self.added)
+        found = super().method(cx, name, args, kwargs)
+        self.changes += self.read is None and len(self.added) - before
+        return found
 
 
 class GivenTuple(TupleValue):
