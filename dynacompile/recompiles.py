@@ -83,14 +83,15 @@ def frame_name(code: CodeType) -> str:
 
 
 def done_about(guards: Sequence[Guard], before: Iterable[Iterable[Guard]]) -> str:
-    """What the new entry is: for all values of a size or int that was a constant in the entries before, or one more for the values of its call."""
+    """What the new entry is: for all values of a size, number or text that was a constant in the entries before, or one more for the values of its call."""
     entries = [list(entry) for entry in before]
     known = {quantity for entry in entries for quantity in symbolic(entry)}
     fixed = pinned(guards)
     fresh = [without_values(q.text()) for q in symbolic(guards) if q not in known and q not in fixed and q.kind != "stride"]
-    were: set[Source | None] = {guard.source for entry in entries for guard in entry if guard.kind == "EQUALS" and type(guard.expected) is float}
-    floats = [without_values(g.source.text()) for g in guards if g.kind == "TYPE" and g.source is not None and g.source in were]
-    fresh += [name for name in floats if name not in fresh]
+    were: set[Source | None] = {g.source for entry in entries for g in entry if g.kind == "EQUALS" and type(g.expected) in (float, bool, str)}
+    were -= {g.source for g in guards if g.kind == "EQUALS"}
+    others = [without_values(g.source.text()) for g in guards if g.kind == "TYPE" and g.source is not None and g.source in were]
+    fresh += [name for name in others if name not in fresh]
     return f"made {', '.join(fresh)} dynamic" if fresh else "new entry"
 
 
@@ -115,9 +116,14 @@ def advice(failed: Sequence[Failure], guards: Sequence[Guard], frame: Any, confi
         return Advice(expected="the entry before is gone meanwhile")
     if from_another:
         return Advice({"isolate_recompiles": True})
+    read = {guard.source for guard in guards if guard.kind == "EQUALS"}
+    passed_on = [f for f in failed if f.guard.kind == "EQUALS" and type(f.guard.expected) in (bool, str) and f.guard.source not in read]
+    failed = [failure for failure in failed if failure not in passed_on]
     for failure in failed:
         if reason := lasting(failure, frame, config):
             return Advice(expected=reason)
+    if passed_on:
+        return Advice(expected=f"{without_values(passed_on[0].subject)} is a constant at first, and the new entry, which never reads it, serves other values")
     if not serves(guards, {f.guard.source: f for f in failed if f.guard.source is not None}, frame):
         return Advice(expected="the program does something else for these sizes and numbers, or needs them as constants")
     numbers = tuple(dict.fromkeys(f.guard.source.text() for f in failed if f.guard.kind == "EQUALS" and f.guard.source is not None))

@@ -39,7 +39,7 @@ from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.ambient import called
 from dynacompile.capture.values.base import Lazy, Value
 from dynacompile.capture.values.classes import ClassValue
-from dynacompile.capture.values.constant import UnreadBool, is_constant_object
+from dynacompile.capture.values.constant import UnreadBool, UnreadStr, is_constant_object
 from dynacompile.capture.values.context import State, SubGraph
 from dynacompile.capture.values.contexts import perform
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, guards_class_data
@@ -200,10 +200,11 @@ class Trace:
             found = self.literals[id(real)] = value_of(self, real)
         return found
 
-    def symbolic_number(self, real: float, source: Source) -> Value | None:
-        """The value of an int or float that exists before the frame, where it is symbolic, and of a bool that varies."""
-        if type(real) is bool:
-            return UnreadBool(self, real, source) if self.policy is not None and source in self.policy.flags else None
+    def symbolic_number(self, real: float | str, source: Source) -> Value | None:
+        """The value of an int or float that exists before the frame, where it is symbolic, and of a bool or text that varies."""
+        if isinstance(real, (bool, str)):
+            kind = UnreadBool if isinstance(real, bool) else UnreadStr
+            return kind(self, real, source) if self.policy is not None and source in self.policy.flags else None
         if self.symbols is None and self.policy is not None and is_varying(real, source, self.policy):
             raise NeedsSymbols
         quantity = None if self.symbols is None or isinstance(source, Constant) else self.symbols.number(real, source)

@@ -1,4 +1,4 @@
-"""What the next entry of a frame should take as symbols: the sizes, ints and floats that are not what an entry was made for."""
+"""What the next entry of a frame should take as symbols: the sizes, ints and floats that are not what an entry was made for, and the bools and texts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from dynacompile.ir.source import Item, Length, Registered, Source
 from dynacompile.private import of_torch
 
 NUMBERS = (int, float)
+FLAGS = (bool, str)
 GROWING = (list, deque)
 
 
@@ -39,14 +40,24 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
                 numbers.add(source)
                 if type(failure.guard.expected) is float:
                     numbers |= alike_in(guards, source)
-            elif failure.guard.kind == "EQUALS" and type(failure.guard.expected) is type(evaluate(source, frame)) is bool:
+            elif failure.guard.kind == "EQUALS" and type(failure.guard.expected) is type(evaluate(source, frame)) in FLAGS:
                 flags.add(source)
+                if type(failure.guard.expected) is str:
+                    flags |= beside(guards, source)
             elif failure.guard.kind == "LENGTH" and type(evaluate(source, frame)) in GROWING:
                 numbers.add(Length(source))
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
                 with of_torch.DisableTorchFunction():
                     changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]
     return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers), flags=frozenset(flags))
+
+
+def beside(guards: Sequence[Guard], source: Source) -> set[Source]:
+    """The other texts of the list or tuple that a text lies in: the names of a batch change together."""
+    if type(source) is not Item or type(source.key) is not int:
+        return set()
+    texts = (g.source for g in guards if g.kind == "EQUALS" and type(g.expected) is str)
+    return {s for s in texts if type(s) is Item and type(s.key) is int and s.base == source.base}
 
 
 def alike_in(guards: Sequence[Guard], source: Source) -> set[Source]:

@@ -22,6 +22,11 @@ class Run:
         self.name, self.messages = "", []
 
 
+class Compared(Run):
+    def __eq__(self, other):
+        return vars(self) == vars(other)
+
+
 def printed(x, i):
     y = x * 2
     print(f"step {i}, loss {y.sum().item():.3f}")
@@ -133,3 +138,45 @@ def test_rounding_is_pythons():
     for f in (1.5, 2.675, 0.125, -0.5, 0.05, 1e300, 1e-300, 2.5, 1.005, -2.675, 123456.785, math.inf, math.pi):
         assert list(map(repr, compiled(torch.ones(2), f)[1:])) == [repr(round(f, 2)), repr(round(f, 0))]
     assert len(dynacompile.cache_entries(compiled)) == 2
+
+
+NAMES = {
+    "kept": lambda x, names, run: (x * 2, run.messages.append(names[0])),
+    "kept, all": lambda x, names, run: (x * 2, run.messages.extend(names)),
+    "kept in a record": lambda x, names, run: (x * 2, run.messages.append({"name": names[0], "sum": x.sum().item()})),
+    "kept in a tuple": lambda x, names, run: (x * 2, [run.messages.append((name, i)) for i, name in enumerate(names)]),
+    "returned": lambda x, names, run: (x * 2, names, names[1]),
+    "an attribute": lambda x, names, run: (x * 2, setattr(run, "name", names[1])),
+    "f-string": lambda x, names, run: (x * 2, f"{names[0]}/{names[1]:>12}", f"{names[0]!r}"),
+    "percent": lambda x, names, run: (x * 2, "%s: %5s" % (names[0], names[1]), "%r" % names[1]),  # noqa: UP031
+    "format": lambda x, names, run: (x * 2, "{} {n!r}".format(names[0], n=names[1])),  # noqa: UP032
+    "concatenated": lambda x, names, run: (x * 2, "runs/" + "_".join(names) + ".png", [str(n) for n in names]),
+}
+
+
+def named(i):
+    return [f"image {i}.png", f"{'b' * i}"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_a_batch(name):
+    """Texts that are given, and another in each call: an entry relies on none that it only keeps, returns or shows."""
+    check_varying(NAMES[name], [(torch.arange(4.0) + i, named(i), Compared()) for i in range(6)], 2)
+
+
+def test_names_that_python_needs():
+    """A key, a comparison, a method, an item, a template: the entry is for that text."""
+    for read in (lambda n: n[0] == "image 3.png", lambda n: n[0].endswith("3.png"), lambda n: {n[0]: 1}, lambda n: n[1][:1], lambda n: "{0[0]}".format(n[0]), lambda n: n[0] % ()):  # fmt: skip # noqa: UP031, UP032
+        check_varying(lambda x, names, read=read: (x * 2, read(names)), [(torch.ones(2), named(i)) for i in (1, 2, 3, 2)], 3)
+
+
+def test_a_name_that_is_read_in_one_branch():
+    def program(x, name, flag):
+        return (x * 2 if name == "a" else x), name if flag else ""
+
+    check_varying(program, [(torch.ones(2), name, True) for name in ("a", "b", "c", "a")], 3)
+    check_varying(lambda x, name, flag: (x * 2, len(name) if flag else name), [(torch.ones(2), n, f) for f in (False, True) for n in ("a", "bb", "ccc", "a")], 5)
+
+
+def test_names_of_batches_of_other_lengths():
+    check_varying(lambda x, names: (x * 2, list(names)), [(torch.ones(2), [f"{i} {j}" for j in range(n)]) for i, n in enumerate((3, 3, 2, 3, 3, 2))], 3)

@@ -53,7 +53,18 @@ TEXTS = (
 PUT = ("x.sum()", "1.5", "float(k)", "[1.5]", "x.mean().item()", "x * 2", "k", "[]", "(k, 2.0)")
 
 
-TEXTING = 100_000
+NAMED = (
+    "{c}.append(s.name)", "{c}.extend(s.names)", "s.out = f'{s.name}!'", "s.out = s.name + s.names[-1]", "s.out = [*s.names, s.name]", "s.kept = s.names[0]",
+    "s.out = s.name == s.names[0]", "s.out = s.kept == s.name", "s.out = s.name is s.kept", "x = x * 2 if s.name.startswith('run') else x", "s.name = 'r'",
+    "s.out = {s.name: k, s.names[0]: 1}", "s.out = len(s.name)", "s.out = '{0} {1:>6}'.format(*s.names)", "s.out = '%s/%5s' % (s.name, s.names[0])",
+    "s.out = '{0[0]}'.format(s.name)", "s.out = f'{s.name:c}'", "s.out = ','.join(s.names)", "s.out = s.names + [s.name]", "s.out = sorted(s.names)",
+    "s.out = s.names[::-1]", "n = s.name; pause(); s.out = n * 2", "s.out = s.name in s.names", "s.out = repr(s.names)", "s.name, s.names[0] = s.names[0], s.name",
+    "s.out = s.name % ()", "s.out = bool(s.name) or None", "s.out = s.name and k", "s.out = isinstance(s.name, str), type(s.name)", "s.out = s.name[:2]",
+    "s.out = [n for n in s.names if n != s.name]", "s.out = dict(zip(s.names, range(2)))", "s.out = hash(s.name) == hash(s.kept)", "print(s.name, k)",
+    "s.out = {n for n in s.names}", "s.out = getattr(s, 'a' if s.name else 'b') is s.a", "s.out = s.name.upper()", "s.out = max(s.names)", "s.out = s.name < s.names[0]",
+    "x = x + float('1.5' if s.name else '2')", "s.out = (s.name,) == (s.names[0],)", "s.out = s.names.index(s.names[-1])", "n = s.name; n += s.names[0]; s.out = n",
+)  # fmt: skip
+TEXTING, NAMING = 100_000, 200_000
 
 
 class Store:
@@ -67,6 +78,7 @@ class Store:
         self.out: Any = None
         self.kept: Any = None
         self.total = 0
+        self.name, self.names = "", [""]
 
 
 def use(item: Any) -> Any:
@@ -80,7 +92,7 @@ def source_of(seed: int) -> str:
     lines = []
     for _ in range(pick.randint(1, 6)):
         c, d = (pick.choice("aaabbbc") for _ in range(2))
-        form = pick.choice((*STATEMENTS, *(3 * TEXTS if seed >= TEXTING else ())))
+        form = pick.choice((*STATEMENTS, *(3 * TEXTS if seed >= TEXTING else ()), *(4 * NAMED if seed >= NAMING else ())))
         lines.append(filled(form, c=f"s.{c}", d=f"s.{d}", c_name=c, v=pick.choice(PUT), i=pick.choice((-1, -2, 0, 1))))
     return "def program(s, x, k):\n    x = x + 0\n" + "".join(f"    {line}\n" for line in lines) + "    return x\n"
 
@@ -119,11 +131,13 @@ def shown(value: Any, seen: dict[int, int]) -> Any:
 def outcome(call: Callable[..., Any], store: Store, number: int) -> list[Any]:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
+            store.name = ("run {}", "run 1", "{}", "run {}")[number % 4].format(number)
+            store.names = [f"{number // 2}", *(("a", f"b{number}") if number % 5 else ("c",))]
             result: Any = call(store, torch.arange(6.0) + number, number)
         except Exception as error:  # noqa: BLE001 - it is what is compared
             result = f"{type(error).__name__}: {error}"
     seen: dict[int, int] = {}
-    return [shown(part, seen) for part in (result, printed.getvalue(), store.a, store.b, store.c, store.kept, store.out, store.total)]
+    return [shown(part, seen) for part in (result, printed.getvalue(), store.a, store.b, store.c, store.kept, store.out, store.total, store.name, store.names)]
 
 
 def difference(seed: int) -> str | None:

@@ -24,7 +24,7 @@ from dynacompile.capture.tensors.tensor import BECOMING, METHODS, TensorValue
 from dynacompile.capture.tensors.torch_functions import TorchFunction
 from dynacompile.capture.values.base import NULL, Lazy, Method, Value
 from dynacompile.capture.values.classes import ClassValue
-from dynacompile.capture.values.constant import ConstantValue, SliceValue, UnreadBool
+from dynacompile.capture.values.constant import ConstantValue, SliceValue, UnreadBool, UnreadStr
 from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.given_sequences import GivenList, GivenTuple
 from dynacompile.capture.values.iterators import EnumerateIterator
@@ -281,7 +281,7 @@ class Watch:
     def see_yield(self, taking: Taking, value: Value) -> Callable[[], None] | None:
         if taking.into is not None:
             return self.see_append(taking.into, value)
-        if type(value) not in (ConstantValue, UnreadBool):
+        if type(value) not in (ConstantValue, UnreadBool, UnreadStr):
             raise NotRepeatableError
         self.is_own(value)
         return None

@@ -18,7 +18,7 @@ from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.tensors.read_numbers import ReadNumber
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value, builtin_attribute
-from dynacompile.capture.values.constant import TEXT_METHODS, ConstantValue
+from dynacompile.capture.values.constant import TEXT_METHODS, ConstantValue, UnreadStr
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.ir.namespaces import defines
@@ -105,7 +105,7 @@ WRITE = disable(write, reason="it shows tensors")
 
 
 class UnreadText(ConstantValue):
-    """function(*values), of numbers that vary from call to call, and constants: residual code makes it. The entry relies on it from when it is read. now: the
+    """function(*values), of numbers and texts that vary from call to call, and constants: residual code makes it. The entry relies on it from when it is read. now: the
     text of this call."""
 
     source = None
@@ -175,16 +175,18 @@ def is_deferred(value: Value) -> bool:
 
 
 def varies(value: Value) -> bool:
-    """Whether it is a number that other calls of the entry have another of, which Python knows before the graph, or a text that shows such."""
+    """Whether it is a number or text that other calls of the entry have another of, which Python knows before the graph, or a text that shows such."""
     if isinstance(value, SymbolicInt):
         return isinstance(as_static(value.sym), torch.SymInt) and not unbacked(value.sym)
-    return isinstance(value, (SymbolicFloat, UnreadText)) and not (isinstance(value, UnreadText) and not value.is_unread)
+    return isinstance(value, SymbolicFloat) or isinstance(value, (UnreadText, UnreadStr)) and value.is_unread
 
 
 def of_this_call(value: Value) -> Any:
     """What a constant, or a number that varies, is at this call. Adds no guard."""
     if isinstance(value, UnreadText):
         return value.now
+    if isinstance(value, UnreadStr):
+        return value.real
     if isinstance(value, SymbolicInt):
         return hint_of(value.sym)
     return value.symbols.value(value.formula) if isinstance(value, SymbolicFloat) else value.constant()
@@ -209,7 +211,7 @@ def unread(cx: Context, function: Callable[..., str], values: Sequence[Value]) -
     if cx.bodies or not any(map(varies, values)):
         return None
     shown = [getattr(function, "spec", ""), *(v.value for v in values if isinstance(v, ConstantValue) and not v.is_unread and type(v.value) is str)]
-    refused = OF_SOME_FLOATS if any(isinstance(v, SymbolicFloat) for v in values) else OF_SOME_INTS
+    refused = OF_SOME_FLOATS if any(isinstance(v, SymbolicFloat) for v in values) else OF_SOME_VALUES
     if any(refused.search(text) for text in shown):
         return None
     try:
@@ -219,9 +221,9 @@ def unread(cx: Context, function: Callable[..., str], values: Sequence[Value]) -
     return UnreadText(function, list(values), now)
 
 
-OF_SOME_INTS = re.compile(r"c$|%[^a-zA-Z%]*c|:[^{}]*c\}")
-"""Conversions to a character."""
-OF_SOME_FLOATS = re.compile(OF_SOME_INTS.pattern + "|%[^a-zA-Z%]*[diouxX]")
+OF_SOME_VALUES = re.compile(r"c$|%[^a-zA-Z%]*c|:[^{}]*c\}|\{[^{}]*\[")
+"""Conversions to a character, and items of a text."""
+OF_SOME_FLOATS = re.compile(OF_SOME_VALUES.pattern + "|%[^a-zA-Z%]*[diouxX]")
 """And to an int, which NaN and the infinities are not."""
 
 
@@ -232,7 +234,9 @@ def concat(cx: Context, parts: Sequence[Value | str]) -> Value:
 
 
 def percent(cx: Context, template: Value, given: Value) -> Value | None:
-    """template % given; None where no tensor is given."""
+    """template % given; None where no tensor and nothing that varies is given."""
+    if isinstance(template, ConstantValue):
+        template = ConstantValue(template.value)  # with another one it may raise
     if isinstance(given, TupleValue) and given.cls is tuple:
         return defer(cx, filled, [template, *given.elements(cx)])
     return defer(cx, filled_by_one, [template, given]) if is_deferred(given) or varies(given) else None

@@ -133,22 +133,33 @@ TEXT_METHODS: dict[str, Callable[[Context, ConstantValue, list[Value], dict[str,
 """Methods of texts that may be given more than constants, by name; None where they are not, or what they are given is refused."""
 
 
-class UnreadBool(ConstantValue):
-    """A bool that varies from call to call: the entry relies on it from when its value is read."""
+class UnreadConstant(ConstantValue):
+    """A constant that varies from call to call: the entry relies on it from when its value is read."""
 
     is_unread = True
 
-    def __init__(self, cx: Context, real: bool, source: Source):
+    def __init__(self, cx: Context, real: Any, source: Source):
         self.cx, self.real, self.source = cx, real, source
-        cx.guard("TYPE", source, bool)
+        cx.guard("TYPE", source, type(real))
 
     @property
-    def value(self) -> bool:  # type: ignore[override]
+    def value(self) -> Any:  # type: ignore[override]
         self.cx.guard("EQUALS", self.source, self.real)
         return self.real
 
+    def describe(self) -> str:
+        return "a constant that varies" if self.source is None else self.source.text()
+
     def pytype(self) -> type:
-        return bool
+        return type(self.real)
+
+
+class UnreadBool(UnreadConstant):
+    """A bool that varies."""
+
+
+class UnreadStr(UnreadConstant):
+    """A text that varies, as the names of a batch's items do: most are kept, returned or shown, and never read."""
 
 
 class ConstantIterator(IteratorValue):
@@ -230,7 +241,7 @@ class SliceValue(Value):
 
 @wraps(*BY_VALUE)
 def wrap_by_value(cx: Context, real: Any, source: Source) -> Value:
-    symbolic = cx.symbolic_number(real, source) if type(real) in (bool, int, float) else None
+    symbolic = cx.symbolic_number(real, source) if type(real) in (bool, int, float, str) else None
     if symbolic is not None:
         return symbolic
     cx.guard("EQUALS", source, real)
