@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import random
 import sys
 
 import pytest
@@ -208,3 +209,46 @@ def test_guards_name_the_condition():
     (guard,) = [g for g in entry.info.captured.guards if g.kind == "SHAPE"]
     assert guard.expected.text() == "not f > 0.25"
     assert guard.site.line == branch.__code__.co_firstlineno + 1
+
+
+def cutmix(x, rate, row, column):
+    """The box whose share of the image is what is left of it after it was cut at the edges."""
+    height, width = x.shape[1:]
+    side = (1.0 - rate) ** 0.5
+    tall, wide = int(height * side), int(width * side)
+    top, bottom = max(row - tall // 2, 0), min(row + tall // 2, height)
+    left, right = max(column - wide // 2, 0), min(column + wide // 2, width)
+    x = x.clone()
+    x[:, top:bottom, left:right] = x.flip(0)[:, top:bottom, left:right]
+    kept = 1 - (bottom - top) * (right - left) / (height * width)
+    return x, x.sum() * kept + x.mean() * (1.0 - kept), kept
+
+
+def test_the_share_of_a_box_of_random_sizes():
+    pick = random.Random(0)
+    calls = [(torch.arange(200.0).view(2, 10, 10), pick.random(), pick.randrange(10), pick.randrange(10)) for _ in range(12)]
+    check_varying(cutmix, calls, 4)  # a box without rows and one with one column have entries of their own
+
+
+@pytest.mark.parametrize("rounds", [8, 14, 15, 16, 17, 40, 90])
+def test_long_formulas(rounds):
+    """Those that the native machine does not hold, or that take long, are of constants."""
+
+    def nested(x, f):
+        for _ in range(rounds):
+            f = 1.0 - f / 2
+        return x * f, f
+
+    def in_a_row(x, f, n):
+        total = n
+        for i in range(rounds):
+            total = total + max(n - i, 0) * n
+            f = f * 0.5 + 0.25
+        return x * (total / 7) * f, x + 1 if total / 7 > f else x - 1, total / 3
+
+    for program, calls in ((nested, [(f,) for f in (0.5, 0.75, 0.3)]), (in_a_row, [(0.5, 3), (0.7, 5), (0.1, 9)])):
+        compiled = dynacompile.compile(program, isolate_recompiles=True, backend="eager", options={"fallback": "none"})
+        for numbers in calls:
+            got, want = compiled(torch.ones(2), *numbers), program(torch.ones(2), *numbers)
+            torch.testing.assert_close(got, want, rtol=1e-6, atol=0)
+            assert got[-1] == want[-1]

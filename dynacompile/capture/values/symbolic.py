@@ -41,9 +41,11 @@ FUNCTIONS: dict[Callable, str] = {int: "trunc", float: "tofloat", round: "round"
 BUILTINS: dict[str, Callable] = {"max": max, "min": min, "abs": abs, "neg": operator.neg, "decimals": round, **{name: f for f, name in FUNCTIONS.items()}}
 BUILTINS |= {name: getattr(operator, name) for name in COMPARISONS}
 REAL_OPERATORS = frozenset({"add", "sub", "mul", "truediv", "pow", "neg", "abs"})
+LEAVES = ("constant", "given", "quantity")
 EXACT = 2**53  # ints up to which floats know each
 MOST_DECIMALS = 22
-MOST_TERMS = 24  # of a formula, so that the stack of the native machine holds it
+MOST_TERMS = 128  # of a formula, which each call computes
+MOST_HELD = 16  # numbers at once, of the 32 that the stack of the native machine holds: conditions are formulas of formulas
 
 
 def owner_of(shown: Unbacked) -> Value:
@@ -327,7 +329,7 @@ def decided(symbols: Symbols, name: str, *terms: Term) -> bool:
 def float_value(symbols: Symbols, name: str, *terms: Term) -> Value | None:
     """The float name(*terms); None where Python raises, and where the formula gets too long."""
     made = formula(name, *terms)
-    if length(made.expression) > MOST_TERMS:
+    if is_long(made.expression):
         return None
     try:
         value = symbols.value(made)
@@ -340,9 +342,19 @@ def float_value(symbols: Symbols, name: str, *terms: Term) -> Value | None:
     return SymbolicFloat(symbols, made)
 
 
+def is_long(expression: Expression) -> bool:
+    return length(expression) > MOST_TERMS or held(expression) > MOST_HELD
+
+
 def length(expression: Expression) -> int:
     operation, *operands = expression
-    return 1 if operation in ("constant", "given", "quantity") else 1 + sum(map(length, operands))
+    return 1 if operation in LEAVES else 1 + sum(map(length, operands))
+
+
+def held(expression: Expression) -> int:
+    """How many numbers a stack holds at once while it computes the expression, operand by operand."""
+    operation, *operands = expression
+    return 1 if operation in LEAVES else max(before + held(operand) for before, operand in enumerate(operands))
 
 
 def symbolic_function(cx: Context, function: Callable, args: Sequence[Value]) -> Value | None:
@@ -362,7 +374,7 @@ def symbolic_function(cx: Context, function: Callable, args: Sequence[Value]) ->
     if isinstance(args[0], SymbolicInt):
         return args[0]
     made = formula(name, term)
-    if length(made.expression) > MOST_TERMS or abs(cx.symbols.value(made)) > LARGEST:
+    if is_long(made.expression) or abs(cx.symbols.value(made)) > LARGEST:
         return None
     return cx.of(cx.symbols.number_of(made))
 
