@@ -90,7 +90,8 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
             return raced(reason, info, code)
         if info.config.fullgraph:
             raise
-        if reason.code != "active-mode" or code not in info.met_modes:  # every call of such a frame comes here
+        is_known = code in info.met_modes if reason.code == "active-mode" else is_of_named_tuple(frame)  # every call of frames in a mode comes here
+        if not is_known:
             site = reason.site or frame_name(code)
             SESSION.bus.emit(FrameSkipped(region=info.name, bucket=info.bucket, site=site, reason=f"[{reason.code}] {reason.reason}"))
         if code is info.target and reason.code not in WITHOUT_WARNING:
@@ -168,6 +169,11 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
     known = info.shapes.get(frame.code, first) if own or frame.code in info.changes else first
     info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)
     return known
+
+
+def is_of_named_tuple(frame: Any) -> bool:
+    """Whether a frame is of the code that `namedtuple` writes for each class. It is no function of the user's, which a report would tell of."""
+    return str(frame.globals.get("__name__")).startswith("namedtuple_")
 
 
 def first_step_left(reason: Unsupported, info: RegionInfo, code: CodeType) -> Any:

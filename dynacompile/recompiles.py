@@ -127,6 +127,8 @@ def advice(failed: Sequence[Failure], guards: Sequence[Guard], frame: Any, confi
     if not serves(guards, {f.guard.source: f for f in failed if f.guard.source is not None}, frame):
         return Advice(expected="the program does something else for these sizes and numbers, or needs them as constants")
     numbers = tuple(dict.fromkeys(f.guard.source.text() for f in failed if f.guard.kind == "EQUALS" and f.guard.source is not None))
+    if unnamed := [name for name in numbers if name.startswith(".")]:  # what the stack holds at a graph break
+        return Advice(expected=f"{unnamed[0]}, which Python computed at the graph break, is a constant at first, and a symbol in the new entry")
     if hidden := [name for name in numbers if without_values(name) != name or "\\" in name or '"' in name]:
         return Advice(expected=f"{without_values(hidden[0])} is a constant at first, and a symbol in the new entry, which serves its other values")
     sizes = [f for f in failed if f.guard.kind == "TENSOR_MATCH"]
