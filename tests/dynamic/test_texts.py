@@ -164,10 +164,20 @@ def test_names_of_a_batch(name):
     check_varying(NAMES[name], [(torch.arange(4.0) + i, named(i), Compared()) for i in range(6)], 2)
 
 
-def test_names_that_python_needs():
-    """A key, a comparison, a method, an item, a template: the entry is for that text."""
-    for read in (lambda n: n[0] == "image 3.png", lambda n: n[0].endswith("3.png"), lambda n: {n[0]: 1}, lambda n: n[1][:1], lambda n: "{0[0]}".format(n[0]), lambda n: n[0] % ()):  # fmt: skip # noqa: UP031, UP032
-        check_varying(lambda x, names, read=read: (x * 2, read(names)), [(torch.ones(2), named(i)) for i in (1, 2, 3, 2)], 3)
+READS = {
+    "compared": lambda names: names[0] == "image 3.png",
+    "a method": lambda names: names[0].endswith("3.png"),
+    "a key": lambda names: {names[0]: 1},
+    "a slice": lambda names: names[1][:1],
+    "an item by format": lambda names: f"{names[0][0]}",
+    "a template": lambda names: names[0] % (),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_names_that_python_needs(name):
+    """The entry is for that text."""
+    check_varying(lambda x, names: (x * 2, READS[name](names)), [(torch.ones(2), named(i)) for i in (1, 2, 3, 2)], 3)
 
 
 def test_a_name_that_is_read_in_one_branch():
@@ -175,7 +185,8 @@ def test_a_name_that_is_read_in_one_branch():
         return (x * 2 if name == "a" else x), name if flag else ""
 
     check_varying(program, [(torch.ones(2), name, True) for name in ("a", "b", "c", "a")], 3)
-    check_varying(lambda x, name, flag: (x * 2, len(name) if flag else name), [(torch.ones(2), n, f) for f in (False, True) for n in ("a", "bb", "ccc", "a")], 5)
+    calls = [(torch.ones(2), name, flag) for flag in (False, True) for name in ("a", "bb", "ccc", "a")]
+    check_varying(lambda x, name, flag: (x * 2, len(name) if flag else name), calls, 5)
 
 
 def test_names_of_batches_of_other_lengths():

@@ -58,11 +58,14 @@ NAMED = (
     "s.out = s.name == s.names[0]", "s.out = s.kept == s.name", "s.out = s.name is s.kept", "x = x * 2 if s.name.startswith('run') else x", "s.name = 'r'",
     "s.out = {s.name: k, s.names[0]: 1}", "s.out = len(s.name)", "s.out = '{0} {1:>6}'.format(*s.names)", "s.out = '%s/%5s' % (s.name, s.names[0])",
     "s.out = '{0[0]}'.format(s.name)", "s.out = f'{s.name:c}'", "s.out = ','.join(s.names)", "s.out = s.names + [s.name]", "s.out = sorted(s.names)",
-    "s.out = s.names[::-1]", "n = s.name; pause(); s.out = n * 2", "s.out = s.name in s.names", "s.out = repr(s.names)", "s.name, s.names[0] = s.names[0], s.name",
+    "s.out = s.names[::-1]", "n = s.name; pause(); s.out = n * 2", "s.out = s.name in s.names", "s.out = repr(s.names)",
+    "s.name, s.names[0] = s.names[0], s.name",
     "s.out = s.name % ()", "s.out = bool(s.name) or None", "s.out = s.name and k", "s.out = isinstance(s.name, str), type(s.name)", "s.out = s.name[:2]",
     "s.out = [n for n in s.names if n != s.name]", "s.out = dict(zip(s.names, range(2)))", "s.out = hash(s.name) == hash(s.kept)", "print(s.name, k)",
-    "s.out = {n for n in s.names}", "s.out = getattr(s, 'a' if s.name else 'b') is s.a", "s.out = s.name.upper()", "s.out = max(s.names)", "s.out = s.name < s.names[0]",
-    "x = x + float('1.5' if s.name else '2')", "s.out = (s.name,) == (s.names[0],)", "s.out = s.names.index(s.names[-1])", "n = s.name; n += s.names[0]; s.out = n",
+    "s.out = {n for n in s.names}", "s.out = getattr(s, 'a' if s.name else 'b') is s.a", "s.out = s.name.upper()",
+    "s.out = max(s.names)", "s.out = s.name < s.names[0]",
+    "x = x + float('1.5' if s.name else '2')", "s.out = (s.name,) == (s.names[0],)", "s.out = s.names.index(s.names[-1])",
+    "n = s.name; n += s.names[0]; s.out = n",
 )  # fmt: skip
 TEXTING, NAMING = 100_000, 200_000
 

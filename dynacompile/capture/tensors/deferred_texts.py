@@ -105,8 +105,8 @@ WRITE = disable(write, reason="it shows tensors")
 
 
 class UnreadText(ConstantValue):
-    """function(*values), of numbers and texts that vary from call to call, and constants: residual code makes it. The entry relies on it from when it is read. now: the
-    text of this call."""
+    """function(*values), of numbers and texts that vary from call to call, and constants: residual code makes it. The entry relies on it from when it is read.
+    now: the text of this call."""
 
     source = None
     is_unread = True
