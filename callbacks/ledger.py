@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dynacompile import events
+from dynacompile.callbacks.paths import with_names
 from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.events import Event
 from dynacompile.quoting import printable
@@ -42,6 +43,7 @@ class Ledger:
     seen: list[tuple[int, Event]] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
+        event = with_names(event)
         self.seen.append((self.batch, event))
         if self.lines is not None:
             with Reporting(f"writing {self.lines.path}"):

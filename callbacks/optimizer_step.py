@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
@@ -70,6 +71,16 @@ class OptimizerStep:
         """Marks that others leave at the function, as schedulers do."""
         return getattr(self.__dict__["original"], name)
 
+    @property
+    def __func__(self) -> Callable[..., Any]:
+        """What stands for the method's function. A scheduler that is made during the fit wraps it, and calls it with the optimizer."""
+
+        @functools.wraps(self.original.__func__)  # type: ignore[attr-defined]
+        def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            return self(*args, **kwargs)
+
+        return step
+
     def why_left(self) -> str:
         """Why steps of this optimizer are left to Python; empty where they are not. Hooks that run before a step run before its closure, too."""
         optimizer, kind = self.optimizer, type(self.optimizer).__name__
@@ -83,6 +94,11 @@ class OptimizerStep:
         if any(own) or of_torch.global_optimizer_pre_hooks or of_torch.global_optimizer_post_hooks:
             return f"{kind} has hooks that run before or after its steps"
         return f"{kind} steps parameters of class {self.wrapper}, which are no plain tensors" if self.wrapper else ""
+
+    def why_passed_by(self) -> str:
+        """Why no call has come through it, where that is known."""
+        step = self.optimizer.__dict__.get("step")
+        return "" if step is self else f"another function has taken the place of {type(self.optimizer).__name__}.step, and does not call it"
 
     def install(self) -> None:
         self.active = True

@@ -82,7 +82,8 @@ class CompiledParts:
     def left(self) -> list[tuple[str, str]]:
         """Rows on optimizers whose steps are Python, with the reason."""
         steps = [(name, region) for name, region in self.regions.items() if isinstance(region, OptimizerStep)]
-        return [("left to Python", f"{name}: {step.why_left()}") for name, step in steps if step.why_left()]
+        reasons = [(name, step.why_left() or ("" if is_called(step) else step.why_passed_by())) for name, step in steps]
+        return [("left to Python", f"{name}: {reason}") for name, reason in reasons if reason]
 
     @contextmanager
     def laid_aside(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from dynacompile import events
 from dynacompile.callbacks import times as step_times
+from dynacompile.callbacks.texts import counted
 from dynacompile.quoting import printable_lines
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def made(outcome: Outcome) -> Facts:
     """What was compiled, and what was in the way."""
     ledger, counts = outcome.ledger, outcome.ledger.metrics()
     rows = compiled_rows(outcome)
-    rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counts['graphs']:.0f} graphs, {counts['kernels']:.0f} kernels"))
+    rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counted(counts['graphs'], 'graph')}, {counted(counts['kernels'], 'kernel')}"))
     rows.append(("graph breaks", f"{counts['graph_breaks']:.0f}"))
     rows += [("", line) for line in most_frequent(f"[{e.code}] {e.reason} at {e.site}" for e in ledger.breaks)]
     if skipped := list(ledger.of(events.FrameSkipped)):
@@ -65,7 +66,7 @@ def went(outcome: Outcome) -> Facts:
     """How training went."""
     rows = []
     if outcome.train_step_ms is not None:
-        rows.append(("training", f"{outcome.steps} batches of {outcome.train_step_ms:.1f} ms (median, with optimizer), {outcome.fit_seconds:.0f} s in all"))
+        rows.append(("training", f"{outcome.steps} batches of {outcome.train_step_ms:.1f} ms (median, with optimizer), {seconds(outcome.fit_seconds)} in all"))
     rows += [(name, f"{value:.4f}") for name, value in sorted(outcome.losses.items())]
     if outcome.peak_bytes is not None:
         rows.append(("peak GPU memory", f"{outcome.peak_bytes / 2**30:.2f} GiB"))
@@ -95,8 +96,14 @@ def and_more(count: int) -> str:
 
 
 def most_frequent(lines: Iterable[str]) -> list[str]:
-    """The lines that occur most, at most SHOWN_ROWS, each with its count where it is not 1."""
-    return [line if count == 1 else f"{line} ({count} times)" for line, count in Counter(lines).most_common(SHOWN_ROWS)]
+    """The lines that occur most, at most SHOWN_ROWS, each with its count where it is not 1, and how many others there are."""
+    found = Counter(lines)
+    shown = [line if count == 1 else f"{line} ({count} times)" for line, count in found.most_common(SHOWN_ROWS)]
+    return [*shown, f"and {len(found) - SHOWN_ROWS} more"] if len(found) > SHOWN_ROWS else shown
+
+
+def seconds(count: float) -> str:
+    return f"{count:.0f} s" if count >= 10 else f"{count:.1f} s"
 
 
 def shortened(names: tuple[str, ...]) -> str:

@@ -37,15 +37,22 @@ dynacompile.leave_to_python(L.LightningModule.manual_backward, reason="it runs a
 dynacompile.leave_to_python(L.LightningModule.toggle_optimizer, L.LightningModule.untoggle_optimizer, reason="it changes what requires gradients")
 
 
+def rates(trainer: L.Trainer) -> tuple[str, ...]:
+    """Ends of the paths by which a step reads the learning rates of the run's optimizers, where schedulers change them."""
+    groups = max((len(config.scheduler.optimizer.param_groups) for config in trainer.lr_scheduler_configs if hasattr(config.scheduler, "optimizer")), default=0)
+    return tuple(end for number in range(groups) for end in (f"param_groups[{number}]['lr']", f"_last_lr[{number}]"))
+
+
 class CompiledRun(CompiledParts):
     """The compiled parts of one run of a Trainer."""
 
     def compile_steps(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Compiles the steps that the run calls and the user wrote."""
+        varying = (*VARYING, *rates(trainer))
         for name in STEPS[trainer.state.fn]:  # type: ignore[index]
             if is_overridden(name, module) or name == "predict_step":
                 with self.isolated():
-                    arguments = {"isolate_recompiles": True, **self.arguments(name, VARYING)}
+                    arguments = {"isolate_recompiles": True, **self.arguments(name, varying)}
                     compiled = dynacompile.compile(getattr(module, name), name=name, **arguments)
                 self._own.callback(put_back, module, {name: module.__dict__.get(name)}, {name: compiled})
                 module.__dict__[name] = self.regions[name] = compiled

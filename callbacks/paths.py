@@ -1,0 +1,41 @@
+"""What guards and recompiles say of Lightning's objects, in the names by which a step reads them: `self.global_step` and not the counter behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from dynacompile.events import Event, GuardFailed, LimitHit, Recompiled
+
+LOOP = r"\b_trainer\.fit_loop\."
+READ_AS = (
+    (re.compile(LOOP + r"epoch_loop\.automatic_optimization\.optim_progress\.optimizer\.step\.total\.completed\b"), "global_step"),
+    (re.compile(LOOP + r"epoch_loop\.manual_optimization\.optim_step_progress\.total\.completed\b"), "global_step"),
+    (re.compile(LOOP + r"epoch_progress\.current\.completed\b"), "current_epoch"),
+    (re.compile(LOOP + r"epoch_loop\.batch_progress\.is_last_batch\b"), "trainer.is_last_batch"),
+    (re.compile(r"\b_trainer\._accelerator_connector\.strategy\._optimizers\b"), "trainer.optimizers"),
+    (re.compile(r"\b_trainer\._accelerator_connector\.strategy\b"), "trainer.strategy"),
+    (re.compile(r"\b_trainer\."), "trainer."),
+)
+"""Paths that begin at a LightningModule, and what stands for them; the first that fits."""
+
+
+def as_read(text: str) -> str:
+    """A text with these names in the place of paths."""
+    if "_trainer." in text:
+        for path, name in READ_AS:
+            text = path.sub(name, text)
+    return text
+
+
+def with_names(event: Event) -> Event:
+    """The event as a user reads it. What it advises stays as it is, for settings go by paths."""
+    match event:
+        case Recompiled():
+            return dataclasses.replace(event, failed=tuple(map(as_read, event.failed)), expected=as_read(event.expected), done=as_read(event.done))
+        case LimitHit():
+            return dataclasses.replace(event, failed=tuple(map(as_read, event.failed)), guard=as_read(event.guard))
+        case GuardFailed():
+            return dataclasses.replace(event, source=as_read(event.source))
+        case _:
+            return event

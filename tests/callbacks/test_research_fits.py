@@ -1,0 +1,168 @@
+"""Fits as researchers write them: what is compiled, how often, and how the screen tells of it."""
+
+from __future__ import annotations
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import StochasticWeightAveraging
+from torch.utils.data import DataLoader, Dataset
+
+from dynacompile import events
+from dynacompile.callbacks import DynamoCallback
+from dynacompile.callbacks.paths import as_read
+from tests.callbacks.projects import BATCHES, QUIET, SIZE, STEPS, Project, Sgd, fit, left_nothing, loader, same
+
+
+class Constant(Project):
+    """Without a scheduler."""
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Restarts(L.Callback):
+    """Makes a scheduler while the fit runs."""
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        if trainer.current_epoch == 1:
+            self.schedule = torch.optim.lr_scheduler.ExponentialLR(trainer.optimizers[0], 0.5)
+        if trainer.current_epoch >= 1:
+            self.schedule.step()
+
+
+def averages():
+    return StochasticWeightAveraging(swa_lrs=1e-2, swa_epoch_start=1, annealing_epochs=1)
+
+
+def test_a_scheduler_that_is_made_in_the_fit_leaves_the_step_compiled(tmp_path):
+    """It wraps the optimizer's step, which weight averaging does before the first one."""
+    plain, compiled = (fit(Constant, tmp_path / str(on), on, callbacks=lambda: [averages()], max_epochs=3) for on in (False, True))
+    same(compiled, plain)
+    assert compiled.entries == STEPS
+    plain, compiled = (fit(Sgd, tmp_path / str(on), on, callbacks=lambda: [Restarts()], max_epochs=4) for on in (False, True))
+    same(compiled, plain)
+    assert compiled.entries == STEPS | {"optimizer_step": 2} and compiled.count(events.Recompiled) == 1  # the first rate, and others
+    assert plain.trainer.optimizers[0]._opt_called and compiled.trainer.optimizers[0]._opt_called
+    left_nothing(compiled)
+
+
+class Replaces(L.Callback):
+    """Puts a step of its own in the place of the optimizer's, and does not call the one before."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        optimizer = trainer.optimizers[0]
+        optimizer.step = lambda closure=None: type(optimizer).step(optimizer, closure)
+
+
+def test_a_step_that_somebody_has_replaced_is_told(tmp_path, capsys):
+    compiled = fit(Sgd, tmp_path, True, callbacks=lambda: [Replaces()], max_epochs=1)
+    assert "optimizer_step" not in compiled.entries
+    assert "another function has taken the place of SGD.step" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+class LogsRates(Project):
+    def training_step(self, batch, batch_idx):
+        loss, _ = self.loss(batch)
+        self.log("rate", self.trainer.optimizers[0].param_groups[1]["lr"], prog_bar=True)
+        self.log("own", self.optimizers().param_groups[0]["lr"])
+        self.log("last", self.lr_schedulers().get_last_lr()[0])
+        return loss
+
+
+def test_rates_that_a_step_logs_do_not_recompile(tmp_path):
+    plain, compiled = (fit(LogsRates, tmp_path / str(on), on) for on in (False, True))
+    same(compiled, plain)
+    assert compiled.entries == STEPS and not compiled.count(events.Recompiled)
+
+
+class Named(Dataset):
+    """Items with names."""
+
+    def __init__(self, count: int):
+        numbers = torch.Generator().manual_seed(1)
+        self.x, self.y = torch.randn(count, 8, generator=numbers), torch.randint(0, 3, (count,), generator=numbers)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, at):
+        return {"image": self.x[at], "label": self.y[at], "path": f"images/{'x' * (at % 3)}{at}.png", "meta": {"index": at}}
+
+
+class KeepsNames(Project):
+    """Predictions beside the names of what they are of."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.worst, self.outputs = [], [], []
+
+    def training_step(self, batch, batch_idx):
+        loss, _ = self.loss((batch["image"], batch["label"]))
+        self.seen.extend(batch["path"])
+        self.worst += [(batch["path"][0], loss.detach())]
+        self.log("train/loss", loss, batch_size=len(batch["path"]))
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        loss, _ = self.loss((batch["image"], batch["label"]))
+        self.outputs.append({"path": batch["path"], "loss": loss, "title": f"{batch_idx}: {batch['path'][0]}"})
+
+    def on_validation_epoch_end(self):
+        self.titles = [out["title"] for out in self.outputs]
+        self.log("val/loss", torch.stack([out["loss"] for out in self.outputs]).mean())
+        self.outputs.clear()
+
+
+def test_names_of_items_that_are_kept_do_not_recompile(tmp_path):
+    data = lambda: DataLoader(Named(BATCHES * SIZE), batch_size=SIZE)  # noqa: E731
+    plain, compiled = (fit(KeepsNames, tmp_path / str(on), on, data=data, validation=data, max_epochs=3) for on in (False, True))
+    same(compiled, plain)
+    assert compiled.module.seen == plain.module.seen and len(plain.module.seen) == 3 * BATCHES * SIZE
+    assert compiled.module.titles == plain.module.titles
+    assert [name for name, _ in compiled.module.worst] == [name for name, _ in plain.module.worst]
+    assert max(compiled.entries.values()) <= 3 and not compiled.count(events.LimitHit), [str(e) for e in compiled.told]
+
+
+class Prints(Project):
+    """Branches on Lightning's counters, and prints."""
+
+    def training_step(self, batch, batch_idx):
+        loss, _ = self.loss(batch)
+        if self.global_step % 4 == 1:
+            print("loss", loss.detach())
+        if self.current_epoch == 1:
+            loss = loss * 2
+        if self.trainer.is_last_batch:
+            loss = loss + 1
+        for step in (2, 3, 5, 7):
+            if self.global_step == step:
+                loss = loss * 1.5
+        return loss
+
+
+def test_recompiles_are_told_in_the_names_of_the_step(tmp_path, capsys):
+    compiled = fit(Prints, tmp_path, True)
+    screen = " ".join(capsys.readouterr().out.split("╭")[-1].replace("│", " ").split())
+    assert "self.global_step" in screen and "_trainer" not in screen
+    assert compiled.count(events.Recompiled) == 8 and " and 4 more " in screen
+    assert not compiled.count(events.FrameSkipped), "what a named tuple is made by is no function of the user's"
+
+
+def test_names_of_a_step():
+    below = "self._trainer.fit_loop.epoch_loop"
+    known = {
+        f"{below}.automatic_optimization.optim_progress.optimizer.step.total.completed % 4 == 0": "self.global_step % 4 == 0",
+        f"{below}.manual_optimization.optim_step_progress.total.completed": "self.global_step",
+        "self._trainer.fit_loop.epoch_progress.current.completed": "self.current_epoch",
+        f"{below}.batch_progress.is_last_batch": "self.trainer.is_last_batch",
+        "self._trainer._accelerator_connector.strategy._optimizers[0].param_groups[1]['lr']": "self.trainer.optimizers[0].param_groups[1]['lr']",
+        "self._trainer.accumulate_grad_batches": "self.trainer.accumulate_grad_batches",
+        "self.my_trainer.x": "self.my_trainer.x",
+    }
+    assert {path: as_read(path) for path in known} == known
+
+
+def test_one_graph_is_told_as_one(tmp_path, capsys):
+    trainer = L.Trainer(**QUIET, default_root_dir=tmp_path, callbacks=[DynamoCallback(trace=False)])
+    trainer.validate(Project(), loader(SIZE), verbose=False)
+    assert " for 1 graph, " in capsys.readouterr().out
