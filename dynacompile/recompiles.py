@@ -116,8 +116,8 @@ def advice(failed: Sequence[Failure], guards: Sequence[Guard], frame: Any, confi
         return Advice(expected="the entry before is gone meanwhile")
     if from_another:
         return Advice({"isolate_recompiles": True})
-    read = {guard.source for guard in guards if guard.kind == "EQUALS"}
-    passed_on = [f for f in failed if f.guard.kind == "EQUALS" and type(f.guard.expected) in (bool, str) and f.guard.source not in read]
+    unread = {guard.source for guard in guards if guard.kind == "TYPE"} - {guard.source for guard in guards if guard.kind == "EQUALS"}
+    passed_on = [f for f in failed if f.guard.kind == "EQUALS" and type(f.guard.expected) in (bool, str) and f.guard.source in unread]
     failed = [failure for failure in failed if failure not in passed_on]
     for failure in failed:
         if reason := lasting(failure, frame, config):

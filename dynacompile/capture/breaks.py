@@ -37,6 +37,7 @@ BREAKS: dict[str, Row] = {
     "unknown-opcode": Row("the instruction {} is not modelled by capture", "rewrite the statement, or move it to a function marked with dynacompile.disable"),
     "unknown-operation": Row("operation not modelled by capture: {}", "rewrite the expression with tensor operations or plain Python values"),
     "tensor-attribute": Row("tensor attribute or method not captured: {}", "use it outside of the compiled region"),
+    "drawn-value": Row("Python needs the number that {} draws", "draw it before the compiled region, or choose by torch.where of a number that torch draws"),
     "drawn-number": Row("{} draws what the graph can't take as an input", "draw before the compiled region, and pass the number in"),
     "random-state": Row("{} reads or changes the state of a random generator", "seed before the compiled region"),
     "nested-region": Row("{} is compiled as a region of its own", "leave it out of the settings for parts of the model to compile it with its caller"),
@@ -84,7 +85,7 @@ FIRST_STEP = "first-step"
 LIFETIME = "lifetime"
 WHOLE = UNBOUNDED | {FIRST_STEP, LIFETIME, "watching", "which-object"}
 """What leaves a frame to Python as a whole."""
-OF_VALUES = frozenset({"data-dependent-shape", "to-python"})
+OF_VALUES = frozenset({"data-dependent-shape", "to-python", "drawn-value"})
 """What symbols for values can keep from ending a graph."""
 
 

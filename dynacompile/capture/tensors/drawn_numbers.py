@@ -85,7 +85,7 @@ class DrawingValue(MadeValue):
         if cls is None:
             raise unsupported("drawn-number", f"{self.describe()}.{name}()")
         if cx.symbols is None or not cx.symbols.policy.values:  # the frame is captured with symbols for values, by default where that makes it one graph
-            raise unsupported("to-python", f"{self.describe()}.{name}()")
+            raise unsupported("drawn-value", f"{self.describe().removesuffix(f'.{name}.__self__')}.{name}()")
         return drawn(cx, self, name, args, cls)
 
     def rebuild(self, out: Writer) -> None:
