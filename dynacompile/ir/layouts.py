@@ -44,6 +44,11 @@ def as_format(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tens
     return run(aten.empty_like.default, x, memory_format=of_torch.suggest_memory_format(x)) if x.device.type == "cpu" else None
 
 
+def as_second_format(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """On the CPU, the memory format of the second operand, which a gradient is of; that of the first, the result's gradient, does not count."""
+    return as_format(run, made, args[1:])
+
+
 def as_batch_norm(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
     """On the CPU, the memory format in which the first operand is contiguous, where strides of dimensions of one element do not count; else as above."""
     x = args[0]
@@ -117,11 +122,14 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten._batch_norm_with_update.default: as_batch_norm,
     aten._batch_norm_with_update_functional.default: as_batch_norm,
     aten.native_group_norm.default: as_format,
+    aten.native_group_norm_backward.default: as_second_format,
     aten.pixel_shuffle.default: as_contiguous_on_gpus,
     aten.pixel_unshuffle.default: as_contiguous_on_gpus,
     **{getattr(aten, name + end).default: as_interpolated for name in OPERATORS.values() for end in ("", "_backward")},
     aten.channel_shuffle.default: as_shuffled,
     aten.native_channel_shuffle.default: as_shuffled,
+    aten.reflection_pad2d_backward.default: as_second_format,
+    aten.replication_pad2d_backward.default: as_second_format,
     aten.reflection_pad2d.default: as_format_resized,
     aten.reflection_pad3d.default: as_format_resized,
     aten.replication_pad2d.default: as_format_resized,

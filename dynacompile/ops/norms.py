@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from dynacompile.ops.rules import Table, add, aten, cast, div, exp, mul, row, sub, total, where, wide
+from dynacompile.private import of_torch
 
 NORMS: Table = {}
 
@@ -246,16 +247,27 @@ def batch_norm_with_update_backward(grad, x, weight, running_mean, running_var, 
 
 @row(NORMS, aten.native_group_norm.default)
 def group_norm(x, weight, bias, n, channels, inner, groups, eps):
-    v = wide(x)
-    grouped = aten.reshape.default(v, [n, groups, (channels // groups) * inner])
+    grouped = wide(aten.reshape.default(x, [n, groups, (channels // groups) * inner]))
     mean, centred, variance = moments(grouped, [2])
     rstd = aten.rsqrt.default(add(variance, eps))
     out = scale_and_shift(aten.reshape.default(mul(centred, rstd), list(x.shape)), weight, bias)
     return cast(out, x.dtype), aten.squeeze.dims(mean, [2]), aten.squeeze.dims(rstd, [2])
 
 
+def is_stored_by_channels(x):
+    """Whether eager's kernels on the CPU store what they make of x in another order than its dimensions': channels last."""
+    return x.device.type == "cpu" and of_torch.suggest_memory_format(x) is not torch.contiguous_format
+
+
+def in_format_of(x, made):
+    """The result in the memory format of x where eager's kernels on the CPU store it so."""
+    return aten.clone.default(made, memory_format=of_torch.suggest_memory_format(x)) if is_stored_by_channels(x) else made
+
+
 @row(NORMS, aten.native_group_norm_backward.default)
 def group_norm_backward(grad, x, mean, rstd, weight, n, channels, inner, groups, mask):
+    if is_stored_by_channels(x) and (mask[1] or mask[2]):
+        return group_norm_backward_by_channels(grad, x, mean, rstd, weight, n, channels, inner, groups, mask)
     g, grouped = wide(grad), [n, groups, (channels // groups) * inner]
     rstd3 = aten.unsqueeze.default(rstd, 2)
     normal = mul(sub(aten.reshape.default(wide(x), grouped), aten.unsqueeze.default(mean, 2)), rstd3)
@@ -263,9 +275,39 @@ def group_norm_backward(grad, x, mean, rstd, weight, n, channels, inner, groups,
     if mask[0]:
         scaled = g if weight is None else mul(g, per_channel(wide(weight), x))
         flat = norm_gradient(aten.reshape.default(scaled, grouped), normal, rstd3, [2])
-        grad_x = cast(aten.reshape.default(flat, list(x.shape)), x.dtype)
+        grad_x = in_format_of(x, cast(aten.reshape.default(flat, list(x.shape)), x.dtype))
     if mask[1]:
         grad_weight = cast(total(mul(g, aten.reshape.default(normal, list(x.shape))), all_but_channel(x)), x.dtype if weight is None else weight.dtype)
     if mask[2]:
         grad_bias = cast(total(g, all_but_channel(x)), x.dtype if weight is None else weight.dtype)
     return grad_x, grad_weight, grad_bias
+
+
+def group_norm_backward_by_channels(grad, x, mean, rstd, weight, n, channels, inner, groups, mask):
+    """The same where the channels of a pixel lie side by side, and weights have gradients: all follow from two sums over the pixels of each image's channel, so that
+    memory is read twice. What a group has is spread over its channels, so that a row of memory needs one number for each of its elements."""
+    of_group = channels // groups
+
+    def spread(v):
+        """[n, groups] as [n, channels]."""
+        return aten.reshape.default(aten.expand.default(aten.unsqueeze.default(v, 2), [n, groups, of_group]), [n, channels])
+
+    def by_pixel(v):
+        return aten.view.default(v, [n, channels, *([1] * (x.dim() - 2))])
+
+    def mean_of_group(v):
+        """Of all elements of a group, by their sums over pixels."""
+        scaled = v if weight is None else mul(v, wide(weight))
+        return mul(total(aten.view.default(scaled, [n, groups, of_group]), [2]), 1 / max(of_group * inner, 1))
+
+    g, scale, pixels = wide(grad), spread(rstd), list(range(2, x.dim()))
+    centred = sub(wide(x), by_pixel(spread(mean)))
+    sums, products = total(g, pixels), mul(total(mul(g, centred), pixels), scale)
+    dtype = x.dtype if weight is None else weight.dtype
+    grad_x = None
+    if mask[0]:
+        slope, shift = mul(mean_of_group(products), mul(rstd, rstd)), mul(mean_of_group(sums), rstd)
+        factor = scale if weight is None else mul(scale, wide(weight))
+        made = sub(sub(mul(g, by_pixel(factor)), by_pixel(spread(shift))), mul(centred, by_pixel(spread(slope))))
+        grad_x = in_format_of(x, cast(made, x.dtype))
+    return grad_x, cast(total(products, [0]), dtype) if mask[1] else None, cast(total(sums, [0]), dtype) if mask[2] else None

@@ -7,7 +7,7 @@ broadcasts), when each element is needed as often as reading it would cost, or w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +51,7 @@ CHEAP_MASKED = 64  # the same for a part of a larger result
 BROADCAST = 4  # "many times"; a producer reads at most 5/4 of the bytes that it writes
 SCANNED = 4  # the bytes that the producer of a scan reads for each that it writes; stored, they would be read, written, and read twice
 MAX_BODY = 200
+SHORT = 64  # neighbours that are too few for lanes of their own
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Producer:
     again: bool
     for_scans: bool
     positions: bool
+    spreads: bool
 
 
 def inline(program: LoopProgram) -> LoopProgram:
@@ -168,7 +170,17 @@ def producer_of(nest: Nest, target: str, buffers: Mapping[str, Buffer], readers:
     for_scans = cheap and read <= SCANNED * buffers[target].bytes
     fast = cheap and not any(op.name in SLOW for op in nest.body)
     positions = fast and not loads and readers <= FEW_READERS and buffers[target].device.type != "cpu"
-    return Producer(nest, tuple(digits), stores[0].index.constant, points, cost, bool(loads), again, for_scans, positions)
+    spreads = buffers[target].device.type == "cpu" and is_spread(nest, stores[0], loads.values())
+    return Producer(nest, tuple(digits), stores[0].index.constant, points, cost, bool(loads), again, for_scans, positions, spreads)
+
+
+def is_spread(nest: Nest, store: Access, loads: Iterable[Access]) -> bool:
+    """Whether a load has one element for each group of neighbours of what is stored, which has several groups side by side."""
+    inner = next((a for a in nest.axes if store.index.stride(a.var) == 1), None)
+    if inner is None:
+        return False
+    short = len(nest.axes) > 1 and isinstance(inner.size, int) and 1 < inner.size < SHORT
+    return any((short and a.index.variables() and inner.var not in a.index.variables()) or a.index.stride(inner.var) is None for a in loads)
 
 
 def nested(digits: list[tuple[Any, Axis]]) -> bool:
@@ -207,6 +219,8 @@ def with_producers(nest: Nest, chosen: Mapping[str, Producer]) -> Nest:
         if producer is None or len(body.ops) + len(producer.nest.body) > MAX_BODY:
             return None
         often = points > BROADCAST * producer.points
+        if often and producer.spreads:
+            return None
         if producer.again or (scans and producer.for_scans):
             if often and producer.cost > CHEAP_OFTEN and not producer.positions:
                 return None

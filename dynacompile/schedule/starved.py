@@ -32,6 +32,7 @@ class Device:
 
 
 DEVICES = {"cuda": Device(512, 512, 2048, 128, 64, 1 << 14, 1 << 62), "cpu": Device(16, 32, 1 << 12, 1 << 10, 64, 1 << 17, 1 << 19)}
+FAR = 4  # times `near`: what is read in several passes, and is more, comes from beyond a core's own cache each time
 LONG_SCANS = {"cuda": 8}
 """The fewest chunks in which scans are cut, which read what they scan twice."""
 
@@ -43,6 +44,9 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
     means: dict[str, Mean] = {}
     for position, step in enumerate(program.steps):
         count = chunks(step, buffers) if isinstance(step, Nest) and step.r_axes else 1
+        starved = count > 1
+        if isinstance(step, Nest) and step.r_axes and not starved:
+            count = far_chunks(step, buffers)
         if count > 1 and isinstance(step, Nest) and step.scans():
             steps += split_scan(step, count, buffers)
             continue
@@ -63,7 +67,7 @@ def split_reductions(program: LoopProgram) -> LoopProgram:
         of_variance = is_of_variance(step, count, program.steps[position + 1 :])
         if of_variance:
             count = near_chunks(step, count, buffers)
-        elif cuts_itself(step, buffers):
+        elif not starved or cuts_itself(step, buffers):
             steps.append(step)
             continue
         first, second = split(step, count, buffers)
@@ -90,6 +94,28 @@ def near_chunks(nest: Nest, count: int, buffers: dict[str, Buffer]) -> int:
     device = DEVICES[buffers[nest.stores()[0].buffer].device.type]
     moved = math.prod(hint(a.size) for a in nest.axes) * sum({a.buffer: buffers[a.buffer].dtype.itemsize for a in nest.loads()}.values())
     return max(count, min(device.chunks, -(-moved // device.near)))
+
+
+def far_chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:
+    """How many chunks a variance of many groups is cut into on a CPU, since groups whose elements lie between those of others are read together, and may be
+    more than a cache has room for; 1: none."""
+    if buffers[nest.stores()[0].buffer].device.type != "cpu" or nest.scans() or sum(op.name == "reduce" for op in nest.body) != 1 or len(nest.stores()) != 1:
+        return 1
+    reduced = {a.var for a in nest.r_axes}
+    read = 0
+    for access in nest.loads():
+        strides = {a: access.index.stride(a.var) for a in nest.axes}
+        if reduced.isdisjoint(access.index.variables()):
+            continue
+        if any(s is None for s in strides.values()) or access.index.stride(nest.r_axes[-1].var) != 1:
+            return 1
+        apart = max(hint(s) for a, s in strides.items() if a.role == "r")  # type: ignore[arg-type]
+        between = [a for a, s in strides.items() if a.role == "x" and 0 < hint(s) < apart]  # type: ignore[arg-type]
+        if not between:
+            return 1
+        read += math.prod(hint(a.size) for a in (*between, *nest.r_axes)) * buffers[access.buffer].dtype.itemsize
+    device = DEVICES["cpu"]
+    return min(device.chunks, -(-read // device.near)) if read > FAR * device.near else 1
 
 
 def chunks(nest: Nest, buffers: dict[str, Buffer]) -> int:

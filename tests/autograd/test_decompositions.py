@@ -37,6 +37,9 @@ FLAT = IMG.transpose(0, 1).reshape(4, -1)
 BN = FLAT.mean(1), (FLAT.var(1, unbiased=False) + 1e-5).rsqrt()
 GROUPED = IMG.reshape(2, 2, 6)
 GN = GROUPED.mean(2), (GROUPED.var(2, unbiased=False) + 1e-5).rsqrt()
+LAST, LAST_IMG = (v.to(memory_format=torch.channels_last) for v in (x(2, 4, 3, 2, scale=1.0), x(2, 4, 3, 2)))
+GROUPED = LAST_IMG.reshape(2, 2, 12)
+GN_LAST = GROUPED.mean(2), (GROUPED.var(2, unbiased=False) + 1e-5).rsqrt()
 LISTS = [x(3), x(2, 2)], [unit(3), unit(2, 2)], [unit(3) + 1, unit(2, 2) + 1]
 W4, B4, M4, V4 = x(4), x(4, scale=1.0), x(4, scale=0.5), unit(4)
 MASK = [True, True, True]
@@ -121,7 +124,10 @@ SAMPLES: dict[str, list[tuple]] = {
         (x(2, 4, 3, scale=1.0), IMG, W4, M4, V4, torch.zeros(0), torch.zeros(0), False, 1e-5, MASK),
     ],
     "aten.native_group_norm.default": [(IMG, W4, B4, 2, 4, 3, 2, 1e-5), (IMG, None, None, 2, 4, 3, 2, 1e-5)],
-    "aten.native_group_norm_backward.default": [(x(2, 4, 3, scale=1.0), IMG, *GN, W4, 2, 4, 3, 2, MASK)],
+    "aten.native_group_norm_backward.default": [
+        (x(2, 4, 3, scale=1.0), IMG, *GN, W4, 2, 4, 3, 2, MASK),
+        *((LAST, LAST_IMG, *GN_LAST, w, 2, 4, 6, 2, m) for w, m in ((W4, MASK), (W4, [True, False, False]), (None, [True, False, False]))),
+    ],
     "aten._foreach_pow.Scalar": [(LISTS[1], 2.5)],
     "aten._foreach_pow.List": [(LISTS[1], LISTS[0])],
     "aten._foreach_pow.ScalarList": [(LISTS[1], [2.5, 0.5])],

@@ -39,7 +39,31 @@ def scaled(images: int, groups: int, pixels: int, channels: int) -> Kernel:
     return b.kernel()
 
 
+def apart(images: int, groups: int, pixels: int, channels: int) -> Kernel:
+    """Sums of each channel's differences from its group's mean: x0 image, x1 group, x2 channel of a group; r0 pixel."""
+    b = Build("apart", (images, groups, channels), (pixels,))
+    row = groups * channels
+    v = b.sub(b.load("x", F32, b.at(pixels * row, channels, 1, row)), b.load("mean", F32, b.at(groups, 1, 0, 0)))
+    b.store("sum", F32, b.at(row, channels, 1, 0), b.reduce("sum", v))
+    b.store("squares", F32, b.at(row, channels, 1, 0), b.reduce("sum", b.mul(v, v)))
+    return b.kernel()
+
+
+def shifted(images: int, groups: int, pixels: int, channels: int) -> Kernel:
+    """Differences from a group's mean, times a channel's weight: x0 image, x1 pixel, x2 group, x3 channel of a group."""
+    b = Build("shifted", (images, pixels, groups, channels))
+    row = groups * channels
+    place = b.at(pixels * row, row, channels, 1)
+    v = b.sub(b.load("x", F32, place), b.load("mean", F32, b.at(groups, 0, 1, 0)))
+    b.store("out", F32, place, b.mul(v, b.load("weight", F32, b.at(0, 0, channels, 1))))
+    return b.kernel()
+
+
 SHAPES = ((2, 8, 100, 8), (3, 5, 40, 8), (1, 12, 33, 3), (2, 150, 20, 7), (2, 4, 64, 16), (4, 64, 3000, 4))
+SINGLY = {
+    **{f"apart_{'_'.join(map(str, shape))}": lambda shape=shape: apart(*shape) for shape in ((2, 32, 100, 10), (3, 5, 40, 8), (1, 12, 33, 3), (1, 32, 5000, 2))},
+    **{f"shifted_{'_'.join(map(str, shape))}": lambda shape=shape: shifted(*shape) for shape in ((2, 32, 100, 10), (3, 5, 40, 8), (1, 12, 33, 3), (1, 32, 5000, 2))},
+}
 CASES = {
     **{f"normed_{'_'.join(map(str, shape))}": lambda shape=shape: normed(*shape) for shape in SHAPES},
     **{f"scaled_{'_'.join(map(str, shape))}": lambda shape=shape: scaled(*shape) for shape in SHAPES},
@@ -49,13 +73,13 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    return Library({name: make() for name, make in CASES.items()}, tmp_path_factory.mktemp("store"))
+    return Library({name: make() for name, make in {**CASES, **SINGLY}.items()}, tmp_path_factory.mktemp("store"))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *SINGLY])
 def test_numbers(library, name):
-    kernel = CASES[name]()
-    tensors = storages(kernel, list(CASES).index(name))
+    kernel = {**CASES, **SINGLY}[name]()
+    tensors = storages(kernel, [*CASES, *SINGLY].index(name))
     expected = {k: t.clone() for k, t in tensors.items()}
     oracle(kernel, expected)
     library(name, list(tensors.values()))
@@ -69,6 +93,17 @@ def test_whole_rows_of_channels_are_in_the_lanes(library, name):
     assert loops.group > 1 and loops.shape == "column"
     loads = [op for op in loops.nest.body if op.name == "load" and op.attr.buffer in ("x", "weight")]
     assert loads and all(op.attr.index.stride(loops.lane.var) == 1 for op in loads)
+
+
+@pytest.mark.parametrize("name", SINGLY)
+def test_what_a_group_has_is_gathered_once_for_all_steps(name):
+    """Elements that are reduced apart, or not at all, fill the lanes with those of other groups."""
+    loops = plan(prepare(SINGLY[name]().nest))
+    assert loops.group == 1 and loops.shape == "column"
+    for op in loops.nest.body:
+        if op.name == "load":
+            gathered = op.attr.buffer == "mean"
+            assert (op.attr.index.stride(loops.lane.var) is None) == gathered and (not gathered or not op.attr.index.variables() & {a.var for a in loops.middle})
 
 
 @pytest.mark.parametrize("tile", [64, 256, 1024])

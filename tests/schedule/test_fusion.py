@@ -142,6 +142,61 @@ def test_group_norm_of_channels_last_images_is_one_pass_each_way() -> None:
     assert backward == [3 * image + 2 * statistic]
 
 
+def moved_in_training(module: torch.nn.Module, x: torch.Tensor) -> list[list[int]]:
+    """The bytes that each kernel of the forward and of the backward moves, whose gradients are eager's, with their strides."""
+    made: list[Scheduled] = []
+    end = dynacompile.subscribe(lambda event: made.append(event) if isinstance(event, Scheduled) else None)
+    wanted = (x, *module.parameters())
+    try:
+        out = dynacompile.compile(module, isolate_recompiles=True)(x)
+        tangent = torch.randn_like(out)
+        found = torch.autograd.grad(out, wanted, tangent)
+    finally:
+        end()
+    expected = torch.autograd.grad(module(x), wanted, tangent)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    assert [g.stride() for g in found] == [g.stride() for g in expected]
+    return [[moved for _, _, moved, _, _ in program.kernels] for program in made]
+
+
+def test_gradients_of_a_group_norm_of_channels_last_images_read_memory_twice() -> None:
+    """Sums for each channel of an image give the gradients of weights, and all that that of the image needs: one kernel reads images and tangents for
+    the sums, another for the image's gradient. The rest moves numbers of channels."""
+    x = torch.randn(2, 64, 16, 16).to(memory_format=torch.channels_last).requires_grad_()
+    forward, backward = moved_in_training(torch.nn.GroupNorm(32, 64), x)
+    image = x.numel() * 4
+    assert [moved // image for moved in forward if moved >= image] == [2]
+    assert sorted(moved // image for moved in backward if moved >= image) == [2, 3]
+
+
+def test_an_activation_of_a_group_norm_joins_its_gradients() -> None:
+    x = torch.randn(2, 64, 16, 16).to(memory_format=torch.channels_last).requires_grad_()
+    forward, backward = moved_in_training(torch.nn.Sequential(torch.nn.GroupNorm(32, 64), torch.nn.SiLU()), x)
+    image = x.numel() * 4
+    assert [moved // image for moved in forward if moved >= image] == [2]
+    assert sorted(moved // image for moved in backward if moved >= image) == [3, 3]
+
+
+def test_group_norm_of_images_beyond_a_cache_has_its_statistics_in_one_pass() -> None:
+    """Squares are summed about the means of chunks that are still near, since groups of channels lie between each other and an image is read as a whole."""
+
+    def moved(x: torch.Tensor) -> list[int]:
+        made: list[Scheduled] = []
+        end = dynacompile.subscribe(lambda event: made.append(event) if isinstance(event, Scheduled) else None)
+        try:
+            out = dynacompile.compile(lambda x: F.group_norm(x, 16), isolate_recompiles=True, dynamic=False)(x)
+        finally:
+            end()
+        torch.testing.assert_close(out.float(), F.group_norm(x.double(), 16).float(), rtol=1e-2 if x.dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+        image = x.numel() * x.element_size()
+        return [moved // image for _, _, moved, _, _ in made[0].kernels if moved >= image]
+
+    assert moved(torch.randn(2, 64, 64, 64).to(memory_format=torch.channels_last)) == [2]
+    assert moved(torch.randn(2, 64, 112, 112).to(memory_format=torch.channels_last)) == [1, 2]
+    assert moved(torch.randn(2, 64, 160, 160).to(memory_format=torch.channels_last).bfloat16()) == [1, 2]
+    assert moved(torch.randn(2, 64, 112, 112)) == [2]
+
+
 def test_row_and_column_sums_are_two_kernels() -> None:
     assert launches(lambda x: (x.sum(0), x.sum(1)), torch.randn(16, 16)) == 2
 

@@ -2,6 +2,9 @@
 
 A row of channels is several groups. Walked group by group, each step touches a part of a line of memory; so the axis over groups and the axis within one
 become a single axis in the lanes, whose accumulators are those of columns, and after a pass each group's are combined, and stand in all of its lanes.
+
+The same axis is made of groups whose elements are reduced apart (the gradients of a group norm's weights): there, what a group has in common is all that keeps
+the two axes from being one, and is gathered once for all steps.
 """
 
 from __future__ import annotations
@@ -13,14 +16,17 @@ from dynacompile.ir.divisions import index_of, recombined
 from dynacompile.ir.index import Index, Var, atom, hint
 from dynacompile.ir.loops import Access, Axis, Nest, levels
 
-FEWEST_STEPS = 16  # over the other axes that are reduced over, which the combining of lanes has to be small beside
+FEWEST_STEPS = 16  # over the other axes that are reduced over, which the combining of lanes, or gathering, has to be small beside
+WIDEST = 64  # neighbours of a group that are reduced apart: more fill lanes by themselves
 
 
 def grouped(nest: Nest, lanes: int) -> tuple[Nest, int]:
-    """The nest over the single axis, and how many neighbours there make a group; as it is, and 1, where its innermost axes are not such. lanes: of the
-    widest vectors, which a group has at most, and two of which the single axis fills."""
+    """The nest over the single axis, and how many neighbours there make a group that is reduced together, else 1; as it is where its innermost axes are not
+    such. lanes: of the widest vectors, which a group that is reduced together has at most, and two of which the single axis fills."""
     r = nest.r_axes
-    if len(r) < 2 or nest.adds or nest.scans() or not all(op.attr in ("sum", "prod", "max", "min") for op in nest.body if op.name == "reduce"):
+    if not r and not nest.adds and not nest.scans():
+        return pointwise(nest, lanes), 1
+    if not r or nest.adds or nest.scans() or not all(op.attr in ("sum", "prod", "max", "min") for op in nest.body if op.name == "reduce"):
         return nest, 1
     for within in reversed(r):
         steps = [a for a in r if a != within and hint(a.size) >= FEWEST_STEPS]
@@ -29,7 +35,33 @@ def grouped(nest: Nest, lanes: int) -> tuple[Nest, int]:
         for groups in nest.x_axes:
             if isinstance(groups.size, int) and groups.size * within.size >= 2 * lanes and runs_through(nest, groups, within):
                 return over_single_axis(nest, groups, within), within.size
-    return nest, 1
+    return apart(nest, lanes), 1
+
+
+def apart(nest: Nest, lanes: int) -> Nest:
+    """The nest over the single axis where the elements of a group are reduced apart, and something is known of the group alone; as it is where they are not."""
+    if not any(hint(a.size) >= FEWEST_STEPS for a in nest.r_axes):
+        return nest
+    for within in reversed(nest.x_axes):
+        if not isinstance(within.size, int) or not 1 < within.size < WIDEST:
+            continue
+        for groups in nest.x_axes:
+            full = groups != within and isinstance(groups.size, int) and groups.size * within.size >= 2 * lanes
+            if full and any(groups.var in a.index.variables() and within.var not in a.index.variables() for a in nest.loads()) and runs_through(nest, groups, within):
+                return over_single_axis(nest, groups, within)
+    return nest
+
+
+def pointwise(nest: Nest, lanes: int) -> Nest:
+    """A pointwise nest as the steps of columns over the single axis, where something is known of a group alone: it is gathered once for all steps."""
+    stored = frozenset[Var].intersection(*(a.index.variables() for a in nest.stores()))
+    steps = max((a for a in nest.axes if a.var in stored), key=lambda a: hint(a.size), default=None)
+    if steps is None or len(nest.axes) < 3:
+        return nest
+    axes = (*(a for a in nest.axes if a != steps), replace(steps, role="r"))
+    turned = replace(nest, axes=axes)
+    found = apart(turned, lanes)
+    return nest if found is turned else found
 
 
 def runs_through(nest: Nest, groups: Axis, within: Axis) -> bool:

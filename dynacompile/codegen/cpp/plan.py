@@ -220,7 +220,7 @@ def plan(nest: Nest, choice: Choice = Choice(), listed: bool = False) -> Plan:
     alone, (nest, group) = nest, (nest, 1) if listed else grouped(nest, WIDEST)
     level = levels(nest)
     lane = choose_lane(nest, level)
-    if group > 1 and (lane is None or lane in alone.axes):
+    if nest is not alone and (lane is None or lane in alone.axes):
         nest, group, level = alone, 1, levels(alone)
         lane = choose_lane(nest, level)
     shape = "pointwise" if not nest.r_axes else "row" if lane is not None and lane.role == "r" else "column"
