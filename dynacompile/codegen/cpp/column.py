@@ -174,11 +174,12 @@ class Column:
             out.line(f"auto* parts{k} = (Part{k}*)aligned_alloc(64, {plan.chunks} * sizeof(Part{k}));")
         elif acc.reduces:
             out.line(f"{'Total' if walks else 'Part'}{k} part{k};")
-            out.line(f"part{k}.clear();")
+            if not walks:
+                out.line(f"part{k}.clear();")
         if plan.split and plan.chunks != 1:
             self.chunks(k, acc, starts, steps, lane, walks)
         elif walks:
-            self.walk(k, acc, starts, steps, lane, "0", str(plan.steps))
+            self.walk(k, acc, starts, steps, lane, "0", str(plan.steps), f"(Part{k}&)part{k}")
         else:
             self.stretch(k, acc, starts, steps, lane, f"part{k}.", "0", str(plan.steps))
         if plan.group > 1:
@@ -201,16 +202,26 @@ class Column:
     def block(self, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int]) -> int:
         return BLOCK_OF_ROWS if self.takes_rows_at_once(acc, starts, steps, lane) else BLOCK
 
-    def walk(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], begin: str, end: str) -> None:
-        """Sums of floats in as many blocks as there are, one after the other."""
+    def walk(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], begin: str, end: str, single: str) -> None:
+        """Sums of floats in as many blocks as there are, one after the other. Where a call has a single block, its sums are all there is, and go where `single`
+        says: they need no additions that know what they lose."""
         out, unit = self.out, self.block(acc, starts, steps, lane)
+        local = len(acc.reduces) * self.plan.tile <= IN_REGISTERS
+        out.line(f"const bool single{k} = {begin} < {end} && {end} - {begin} <= {unit};")
+        out.line(f"if (!single{k}) part{k}.clear();")
         out.open(f"for (i64 b{k} = {begin}; b{k} < {end}; b{k} += {unit})")
-        out.line(f"Part{k} block;")
+        if local:
+            out.line(f"Part{k} block;")
+        else:
+            out.line(f"Part{k} own;")
+            out.line(f"Part{k}& block = single{k} ? {single} : own;")
         out.line("block.clear();")
         self.stretch(k, acc, starts, steps, lane, "block.", f"b{k}", f"(b{k} + {unit} < {end} ? b{k} + {unit} : {end})")
-        out.line(f"part{k}.take(block);")
+        if local:
+            out.line(f"if (single{k}) {single} = block;")
+        out.line(f"{'else' if local else f'if (!single{k})'} part{k}.take(block);")
         out.close()
-        out.line(f"part{k}.settle();")
+        out.line(f"if (!single{k}) part{k}.settle();")
 
     def chunks(self, k: int, acc: Accumulators, starts: list[int], steps: list[int], lane: list[int], walks: bool) -> None:
         plan, out = self.plan, self.out
@@ -220,13 +231,14 @@ class Column:
         out.line(f"const i64 b = c * {plan.step}, e = b + {plan.step} < {plan.steps} ? b + {plan.step} : {plan.steps};")
         if acc.reduces:
             out.line(f"{'Total' if walks else 'Part'}{k} part{k};" if apart else f"Part{k}& part{k} = parts{k}[c];")
-            out.line(f"part{k}.clear();")
+            if not walks:
+                out.line(f"part{k}.clear();")
         if walks:
-            self.walk(k, acc, starts, steps, lane, "b", "e")
+            self.walk(k, acc, starts, steps, lane, "b", "e", f"parts{k}[c]")
         else:
             self.stretch(k, acc, starts, steps, lane, f"part{k}.", "b", "e")
         if acc.reduces and apart:
-            out.line(f"parts{k}[c] = part{k};")
+            out.line(f"{f'if (!single{k}) ' if walks else ''}parts{k}[c] = part{k};")
         out.close()
         out.close(");")
         if acc.reduces:
