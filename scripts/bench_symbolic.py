@@ -111,6 +111,9 @@ PROGRAMS: dict[str, Program] = {
         lambda device: Block(256, 4).to(device), lambda b, t: normal(b, t, 256), ((8, 128), (7, 127)), ((32, 512), (31, 509)), trains=True
     ),
     "group norm, channels last, training": Program(lambda device: nn.GroupNorm(8, 64).to(device), channels_last, **IMAGES, trains=True),
+    "relu, max_pool2d 3x3": Program(function(lambda x: F.max_pool2d(x.relu(), 3, 2, 1)), channels_last, **IMAGES),
+    "relu, max_pool2d 2x2, training": Program(function(lambda x: F.max_pool2d(x.relu(), 2)), channels_last, **IMAGES, trains=True),
+    "relu, avg_pool2d 3x3, training": Program(function(lambda x: F.avg_pool2d(x.relu(), 3, 2, 1)), channels_last, **IMAGES, trains=True),
     "bilinear interpolation, training": Program(function(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")), normal, **IMAGES, trains=True),
     "nearest interpolation by 1.5": Program(function(lambda x: F.interpolate(x, scale_factor=1.5)), normal, **IMAGES),
     "MLP with a changing batch, training": Program(mlp, lambda n: normal(n, 256), ((1024,), (1021,)), ((16384,), (16381,)), trains=True),

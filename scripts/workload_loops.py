@@ -127,6 +127,16 @@ def grouped(x: torch.Tensor) -> torch.Tensor:
     return F.group_norm(x.to(memory_format=torch.channels_last), 8).relu()
 
 
+def grouped_with_weights(channels: int, size: int, dtype: torch.dtype) -> Build:
+    """A group norm with weights and SiLU, as diffusion models have it, of channels-last images, and the gradients of both."""
+
+    def make(device: str) -> tuple[torch.Tensor, ...]:
+        x, *weights = (torch.randn(*n, device=device, dtype=dtype) for n in ((2, channels, size, size), (channels,), (channels,)))
+        return x.to(memory_format=torch.channels_last), *weights
+
+    return both(lambda x, w, b: F.silu(F.group_norm(x, 32, w, b)), make)
+
+
 def multinomial(x: torch.Tensor) -> torch.Tensor:
     return torch.multinomial(x.softmax(-1), 4)
 
@@ -176,6 +186,8 @@ LOOPS: dict[str, Build] = {
     "index_put, training": both(weighed, weights(512, 1 << 18)),
     "gather along rows, training": both(along_rows, chosen(512, 256, 1024)),
     "group norm, channels last, training": both(grouped, images(4, 64, 56)),
+    "group norm, silu, channels last, 2x320x64x64, training": grouped_with_weights(320, 64, torch.float32),
+    "group norm, silu, channels last, 2x320x64x64, bf16, training": grouped_with_weights(320, 64, torch.bfloat16),
     **{f"{mode}, twice as large, forward": forward(resized(mode), images(4, 32, 56)) for mode in ("nearest", "bilinear", "bicubic")},
     **{f"{mode}, twice as large, training": both(resized(mode), images(4, 32, 56)) for mode in ("nearest", "bilinear", "bicubic")},
     **{f"relu, {name}, training": both(fn, images(4, 64, 56)) for name, fn in POOLS.items()},

@@ -10,6 +10,7 @@ import torch.fx
 
 from dynacompile.ir.index import Extent, Index, strided
 from dynacompile.ir.loops import Buffer
+from dynacompile.ir.symbols import extent
 from dynacompile.lower.context import Lowering, arguments
 from dynacompile.lower.extern import used_items
 from dynacompile.lower.pointwise import require_element
@@ -19,6 +20,7 @@ from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.table import Row
 
 MOST = 25  # elements of a window that is written out
+FEW = 9  # windows around an element
 
 
 class Window:
@@ -33,14 +35,34 @@ class Window:
         self.padding = pair(given["padding"])
         self.dilation = pair(given.get("dilation", 1))
         self.rows, self.columns = self.read.size[-2:]
-        self.results = tuple(out.shape[-2:])
-        sizes = (*self.kernel, *self.stride, *self.padding, *self.dilation, *self.read.size[-2:], *self.results)
-        if not out.dtype.is_floating_point or math.prod(self.kernel) > MOST or not all(type(n) is int for n in sizes):
+        self.results = tuple(extent(n) for n in out.shape[-2:])
+        self.ceil_mode = bool(given.get("ceil_mode"))
+        numbers = (*self.kernel, *self.stride, *self.padding, *self.dilation)
+        if not all(type(n) is int for n in numbers) or not out.dtype.is_floating_point or math.prod(self.kernel) > MOST:
             raise NotCovered
+
+    def is_symbolic(self, dim: int) -> bool:
+        return not isinstance((self.rows, self.columns)[dim], int) or not isinstance(self.results[dim], int)
+
+    @property
+    def overlaps_apart(self) -> bool:
+        """Whether windows overlap, and begin several elements apart."""
+        return any(1 < s < k for s, k in zip(self.stride, self.kernel, strict=True))
+
+    @property
+    def is_by_channels(self) -> bool:
+        """Whether the channels of an element lie side by side."""
+        return len(self.read.size) > 2 and self.read.stride[-3] == 1 and self.read.stride[-1] != 1
+
+    def end(self, dim: int) -> int:
+        """The last element of a window, from its first."""
+        return (self.kernel[dim] - 1) * self.dilation[dim]
 
     @property
     def reaches_beyond(self) -> bool:
-        """Whether a window ends past the padding."""
+        """Whether a window ends past the padding, or may, where sizes are symbols."""
+        if any(map(self.is_symbolic, (0, 1))):
+            return self.ceil_mode
         ends = [(n - 1) * s - p + k for n, s, p, k in zip(self.results, self.stride, self.padding, self.kernel, strict=True)]
         return any(e > n + p for e, n, p in zip(ends, (self.rows, self.columns), self.padding, strict=True))
 
@@ -50,11 +72,15 @@ class Window:
     def inside(self, o: Expander, dim: int, at: Index, k: int, count: Extent) -> Value | None:
         """Whether element k of the window lies in memory; count: results along the dimension."""
         place, first = self.place(dim, at, k), k * self.dilation[dim] - self.padding[dim]
-        size, last = (self.rows, self.columns)[dim], (count - 1) * self.stride[dim] + first
+        size = (self.rows, self.columns)[dim]
+        if not self.is_symbolic(dim):
+            beyond = (count - 1) * self.stride[dim] + first >= size
+        else:  # the last window ends within the padding, unless sizes are rounded up
+            beyond = self.ceil_mode or self.padding[dim] > self.end(dim) - k * self.dilation[dim]
         tests = []
         if first < 0:
             tests.append(o.apply("le", 0, o.index(place)))
-        if last >= size:
+        if beyond:
             tests.append(o.apply("lt", o.index(place), size))
         return tests[0] if len(tests) == 1 else tests[0] & tests[1] if tests else None
 
@@ -164,8 +190,11 @@ class Around:
         for back in range(-(-kernel // stride) - 1, -1, -1):
             number = (at + padding) // stride - back
             tests = [o.apply("le", 0, o.index(number))] if back else []
-            last = (window.rows, window.columns)[dim] - 1 + padding
-            if last // stride - back >= window.results[dim]:
+            if not window.is_symbolic(dim):
+                beyond = ((window.rows, window.columns)[dim] - 1 + padding) // stride - back >= window.results[dim]
+            else:  # results end with the last window within the padding, or further on
+                beyond = back * stride < window.end(dim) - padding
+            if beyond:
                 tests.append(o.apply("lt", o.index(number), window.results[dim]))
             if back * stride + stride > kernel:
                 tests.append(o.apply("lt", o.index((at + padding) % stride), kernel - back * stride))
@@ -190,10 +219,12 @@ class Around:
 
 
 def lower_max_pool_backward(low: Lowering, node: torch.fx.Node, row: Row) -> None:
-    """The gradients of those windows around an element whose maximum it is. On CPUs, where windows overlap, ATen's walk over the windows is faster."""
+    """The gradients of those windows around an element whose maximum it is. On CPUs, where windows overlap, ATen's walk over the windows is faster; so it is of
+    channels last where an element is in more than FEW."""
     around = Around(low, node)
     window = around.window
-    if around.val.device.type == "cpu" and any(1 < s < k for s, k in zip(window.stride, window.kernel, strict=True)):
+    many = window.is_by_channels and math.prod(-(-k // s) for k, s in zip(window.kernel, window.stride, strict=True)) > FEW
+    if around.val.device.type == "cpu" and (window.overlaps_apart or many):
         raise NotCovered
     places = low.buffer_of(arguments(node)["indices"])
     require_element(low, places.name, around.val.device)
@@ -207,12 +238,15 @@ def lower_max_pool_backward(low: Lowering, node: torch.fx.Node, row: Row) -> Non
 
 
 def lower_avg_pool_backward(low: Lowering, node: torch.fx.Node, row: Row) -> None:
-    """A share of each window's gradient, where all windows have as many elements."""
+    """A share of each window's gradient, where all windows have as many elements. On CPUs ATen is faster in rows of a symbolic length where windows overlap."""
     given, around = arguments(node), Around(low, node)
-    if not given["divisor_override"] and (around.window.reaches_beyond or (any(around.window.padding) and not given["count_include_pad"])):
+    window = around.window
+    if around.val.device.type == "cpu" and window.overlaps_apart and window.is_symbolic(1) and not window.is_by_channels:
+        raise NotCovered
+    if not given["divisor_override"] and (window.reaches_beyond or (any(window.padding) and not given["count_include_pad"])):
         raise NotCovered
     total = around.total(lambda at, mask: around.load(around.grad, at, mask, 0.0))
-    low.finish_pointwise(around.o, total / float(given["divisor_override"] or math.prod(around.window.kernel)), around.out, node)
+    low.finish_pointwise(around.o, total / float(given["divisor_override"] or math.prod(window.kernel)), around.out, node)
 
 
 def lower_adaptive_avg_pool_backward(low: Lowering, node: torch.fx.Node, row: Row) -> None:

@@ -284,8 +284,8 @@ def group_norm_backward(grad, x, mean, rstd, weight, n, channels, inner, groups,
 
 
 def group_norm_backward_by_channels(grad, x, mean, rstd, weight, n, channels, inner, groups, mask):
-    """The same where the channels of a pixel lie side by side, and weights have gradients: all follow from two sums over the pixels of each image's channel, so that
-    memory is read twice. What a group has is spread over its channels, so that a row of memory needs one number for each of its elements."""
+    """The same where the channels of a pixel lie side by side, and weights have gradients: all follow from two sums over the pixels of each image's channel, so
+    that memory is read twice. What a group has is spread over its channels, so that a row of memory needs one number for each of its elements."""
     of_group = channels // groups
 
     def spread(v):

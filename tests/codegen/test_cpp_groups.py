@@ -61,8 +61,13 @@ def shifted(images: int, groups: int, pixels: int, channels: int) -> Kernel:
 
 SHAPES = ((2, 8, 100, 8), (3, 5, 40, 8), (1, 12, 33, 3), (2, 150, 20, 7), (2, 4, 64, 16), (4, 64, 3000, 4))
 SINGLY = {
-    **{f"apart_{'_'.join(map(str, shape))}": lambda shape=shape: apart(*shape) for shape in ((2, 32, 100, 10), (3, 5, 40, 8), (1, 12, 33, 3), (1, 32, 5000, 2))},
-    **{f"shifted_{'_'.join(map(str, shape))}": lambda shape=shape: shifted(*shape) for shape in ((2, 32, 100, 10), (3, 5, 40, 8), (1, 12, 33, 3), (1, 32, 5000, 2))},
+    **{
+        f"apart_{'_'.join(map(str, shape))}": lambda shape=shape: apart(*shape) for shape in ((2, 32, 100, 10), (3, 5, 40, 8), (1, 12, 33, 3), (1, 32, 5000, 2))
+    },
+    **{
+        f"shifted_{'_'.join(map(str, shape))}": lambda shape=shape: shifted(*shape)
+        for shape in ((2, 32, 100, 10), (3, 5, 40, 8), (1, 12, 33, 3), (1, 32, 5000, 2))
+    },
 }
 CASES = {
     **{f"normed_{'_'.join(map(str, shape))}": lambda shape=shape: normed(*shape) for shape in SHAPES},
@@ -103,7 +108,9 @@ def test_what_a_group_has_is_gathered_once_for_all_steps(name):
     for op in loops.nest.body:
         if op.name == "load":
             gathered = op.attr.buffer == "mean"
-            assert (op.attr.index.stride(loops.lane.var) is None) == gathered and (not gathered or not op.attr.index.variables() & {a.var for a in loops.middle})
+            assert (op.attr.index.stride(loops.lane.var) is None) == gathered and (
+                not gathered or not op.attr.index.variables() & {a.var for a in loops.middle}
+            )
 
 
 @pytest.mark.parametrize("tile", [64, 256, 1024])

@@ -47,7 +47,11 @@ def apart(nest: Nest, lanes: int) -> Nest:
             continue
         for groups in nest.x_axes:
             full = groups != within and isinstance(groups.size, int) and groups.size * within.size >= 2 * lanes
-            if full and any(groups.var in a.index.variables() and within.var not in a.index.variables() for a in nest.loads()) and runs_through(nest, groups, within):
+            if (
+                full
+                and any(groups.var in a.index.variables() and within.var not in a.index.variables() for a in nest.loads())
+                and runs_through(nest, groups, within)
+            ):
                 return over_single_axis(nest, groups, within)
     return nest
 
