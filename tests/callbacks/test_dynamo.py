@@ -135,7 +135,7 @@ def test_the_screen_tells_everything_on_one_screen():
         "val/loss",
         "1.2500",
         "net in mode default",
-        "0.50 s for 1 graphs",
+        "0.50 s for 1 graph",
         "[print] print() has an effect at a.py:4",
         "n: 0 -> 1 (2 times)",
         "10.0 ms",
