@@ -261,7 +261,8 @@ def looks_at_frame(attempt: Attempt, frame: Any) -> bool:
         return True
     loaded = {code.co_names[one.arg >> 1] for one in instrs if one.op == "LOAD_GLOBAL"}
     found = {name: frame.globals.get(name, frame.builtins.get(name)) for name in loaded}
-    if not OF_BUILTINS.isdisjoint(code.co_names if any(real is builtins for real in found.values()) else loaded):
+    by_module = "builtins" in code.co_names or any(real is builtins for real in found.values())
+    if not OF_BUILTINS.isdisjoint(code.co_names if by_module else loaded):
         return True
     if any(is_a(real, (FunctionType, BuiltinFunctionType)) and real in FRAME_FUNCTIONS for real in found.values()):
         return True

@@ -19,7 +19,8 @@ class Manner:
     shares: inputs that are views of one memory.
     values: what depends on the values of tensors may be tried as symbols. if_whole: it is being tried, and any break ends that.
     asks_inputs: branches on what inputs decide are asked as guards. asked_at: branches, by their code and instruction, of which not both arms are followed.
-    hooks_after: calls, likewise, that register hooks of tensors which leave the graph: they are made after it. no_hooks_at: those that can't be, and break.
+    hooks_after: calls, likewise, that register hooks of tensors which leave the graph: they are made after it. no_hooks_at: those that can't be, and calls that
+    mark leaves which leave the graph: they break.
     leaves_leave: the backend runs the graph as it is, so that leaves that it makes may be results.
     with_gradients: the graph begins with gradients, which the frame begins without and turns on.
     bodies_write: functions of transforms write their inputs.

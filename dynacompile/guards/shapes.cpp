@@ -85,7 +85,7 @@ bool apply_whole(int64_t code, Number& result, int64_t b) {
     return a = compare(code, a, b), true;
 }
 
-// round(x, digits) as Python rounds: by the shortest text that has so many digits.
+// round(x, digits) as Python rounds: the number whose text is the nearest to x that has so many digits behind the point.
 bool round_decimals(double x, int64_t digits, double& result) {
     if (!std::isfinite(x)) return result = x, true;
     char* text = PyOS_double_to_string(x, 'f', static_cast<int>(digits), 0, nullptr);

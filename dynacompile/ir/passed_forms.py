@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from dynacompile.ir.fakes import fake_mode
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import hint_of
 from dynacompile.ops.passed_numbers import PASSING, SYMBOLIC, StandIns, has_static_sizes, stand_in
 from dynacompile.private import of_torch
@@ -45,8 +46,15 @@ def has_known_forms(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping
     """Of a function with numbers that are symbols, and in their place in the row. args, kwargs: with fakes for tensors."""
     asked = (kind, target, torch.is_grad_enabled(), *look_of((args, kwargs)))
     if asked not in known:
-        traces = [operators(kind, target, args, kwargs, first) for first in (0, APART)]
-        known[asked] = None not in traces and traces[0] == traces[1]
+
+        def agree() -> bool:
+            return operators(kind, target, args, kwargs, 0) == operators(kind, target, args, kwargs, APART)
+
+        try:
+            known[asked] = agree()
+        except Exception as error:  # noqa: BLE001  (the numbers are constants then, and the function is run again)
+            check_recurs(error, agree)
+            known[asked] = False
     return known[asked]
 
 
@@ -60,8 +68,8 @@ def look_of(parts: Any) -> Iterator[Any]:
             yield type(part), None if isinstance(part, SYMBOLIC) else repr(part)
 
 
-def operators(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], first: int) -> list[Any] | None:
-    """The operators of the forward and the backward; None where it does not run. first: the number of the first stand-in."""
+def operators(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], first: int) -> list[Any]:
+    """The operators of the forward and the backward. first: the number of the first stand-in. Raises what the function raises on fakes."""
     numbers = iter(MEANT)
     meant = {name: next(numbers) if isinstance(PASSING[target].given(args, kwargs, name), SYMBOLIC) else None for name in PASSING[target].numbers}
     mode, stand_ins = fake_mode(), StandIns(first)
@@ -73,14 +81,11 @@ def operators(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, 
         copies = {place: leaf.clone() if leaf.requires_grad else leaf for place, leaf in leaves.items()}
         given, named = of_torch.tree_map(lambda part: copies[id(part)] if isinstance(part, torch.Tensor) else static(part), (given, named))
         with Operators(stand_ins) as seen:
-            try:
-                made = getattr(given[0], target)(*given[1:], **named) if kind == "call_method" else target(*given, **named)
-                roots = [t for t in of_torch.tree_leaves(made) if isinstance(t, torch.Tensor) and t.requires_grad]
-                wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
-                if roots and wanted:
-                    torch.autograd.grad([t.sum() for t in roots], wanted, allow_unused=True)
-            except Exception:  # noqa: BLE001  (the numbers are constants then, and the function is run again)
-                return None
+            made = getattr(given[0], target)(*given[1:], **named) if kind == "call_method" else target(*given, **named)
+            roots = [t for t in of_torch.tree_leaves(made) if isinstance(t, torch.Tensor) and t.requires_grad]
+            wanted = [leaf for leaf in leaves.values() if leaf.requires_grad]
+            if roots and wanted:
+                torch.autograd.grad([t.sum() for t in roots], wanted, allow_unused=True)
     return seen.found
 
 

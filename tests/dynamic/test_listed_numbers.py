@@ -49,6 +49,7 @@ PROGRAMS = {
     "sizes": (lambda x: (torch.tensor(x.shape) * 2, torch.tensor([x.size(0) * 0.5, 1])), [(torch.ones(2 + i, 3),) for i in range(6)]),
     "of a type": (lambda ns: torch.as_tensor(ns, dtype=torch.float32) * 2, LISTS),
     "32 bits": (lambda ns: torch.tensor(ns, dtype=torch.int32) * 2, LISTS),
+    "of a type of Python's": (lambda ns: (torch.tensor(ns, dtype=int), torch.tensor(ns, dtype=float), torch.tensor(ns, dtype=bool)), LISTS),
     "LongTensor": (lambda ns: torch.LongTensor(ns) * 2, LISTS),
     "new_tensor": (lambda ns: X.new_tensor(ns) * X[:3], LISTS),
     "written": (lambda ns: torch.tensor(ns).mul_(2).add_(1), LISTS),
@@ -95,6 +96,22 @@ def test_numbers_out_of_range_raise_as_in_eager():
         assert compiled(numbers).tolist() == [n + 1 for n in numbers]
     with pytest.raises((RuntimeError, ValueError), match="[Oo]verflow"):
         compiled([2**70, 3])
+
+
+@pytest.mark.parametrize("numbers", [lambda a: [2**70, a], lambda a: [a * a * a, 1]], ids=["a constant", "a product"])
+def test_what_comes_before_an_int_that_is_too_large_has_happened(numbers):
+    def counted(state, a):
+        state["calls"] += 1
+        return torch.tensor(numbers(a))
+
+    compiled, ours, eagers = dynacompile.compile(counted, isolate_recompiles=True, backend="eager"), {"calls": 0}, {"calls": 0}
+    for a in (2, 3, 2**30, 5):
+        for call, state in ((compiled, ours), (counted, eagers)):
+            try:
+                call(state, a)
+            except (RuntimeError, ValueError, OverflowError) as error:
+                state["error"] = type(error), str(error)
+        assert ours == eagers
 
 
 def test_a_bool_is_guarded_where_it_is_read():

@@ -133,6 +133,14 @@ def test_what_raises_for_some_numbers():
         letters(torch.ones(2), -1)
 
 
+def test_widths_that_some_numbers_are_not():
+    compiled = dynacompile.compile(lambda x, n: (x, "{:>{}}".format("a", n), "%*d" % (n, 1)), isolate_recompiles=True, backend="eager")  # noqa: UP031
+    for n in (1, 2, 3, 5):
+        assert compiled(torch.ones(2), n)[1:] == ("a".rjust(n), "1".rjust(n))
+    with pytest.raises(ValueError, match="width|format|Sign"):
+        compiled(torch.ones(2), -3)
+
+
 def test_rounding_is_pythons():
     compiled = dynacompile.compile(lambda x, f: (x + 1, round(f, 2), round(f, 0)), isolate_recompiles=True, backend="eager")
     for f in (1.5, 2.675, 0.125, -0.5, 0.05, 1e300, 1e-300, 2.5, 1.005, -2.675, 123456.785, math.inf, math.pi):

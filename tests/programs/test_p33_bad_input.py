@@ -241,6 +241,14 @@ def evaluates_by_module(x):
     return x + builtins.eval("z + 1") + z
 
 
+def evaluates_by_an_imported_module(x):
+    import builtins as known  # noqa: PLC0415
+
+    z = 4  # noqa: F841
+    print(end="")
+    return x + known.eval("z + 1")
+
+
 def validates(x):
     """A method of that name looks at no variables."""
     model = MODEL.train()
@@ -261,7 +269,7 @@ def test_a_method_called_eval_leaves_no_frame_to_python():
     assert not skips
 
 
-@pytest.mark.parametrize("fn", [reads_locals, reads_locals_after_a_break, evaluates, evaluates_by_module])
+@pytest.mark.parametrize("fn", [reads_locals, reads_locals_after_a_break, evaluates, evaluates_by_module, evaluates_by_an_imported_module])
 def test_frames_that_read_their_variables_run_as_python(fn):
     result, _, skips, _ = outcome(fn, arg())
     want = fn(arg())

@@ -221,8 +221,8 @@ def unread(cx: Context, function: Callable[..., str], values: Sequence[Value]) -
     return UnreadText(function, list(values), now)
 
 
-OF_SOME_VALUES = re.compile(r"c$|%[^a-zA-Z%]*c|:[^{}]*c\}|\{[^{}]*\[")
-"""Conversions to a character, and items of a text."""
+OF_SOME_VALUES = re.compile(r"c$|%[^a-zA-Z%]*c|:[^{}]*c\}|\{[^{}]*\[|%[^a-zA-Z%]*\*|\{[^{}]*\{")
+"""Conversions to a character, items of a text, and widths that are given beside the values."""
 OF_SOME_FLOATS = re.compile(OF_SOME_VALUES.pattern + "|%[^a-zA-Z%]*[diouxX]")
 """And to an int, which NaN and the infinities are not."""
 

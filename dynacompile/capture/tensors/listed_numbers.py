@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynacompile.capture.symbols import NeedsSymbols
+from dynacompile.capture.symbols import MOST_INT, NeedsSymbols
 from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.read_numbers import ReadNumber
 from dynacompile.capture.values.base import Lazy, Value
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST = 256  # numbers of a list: each that varies costs a symbol, and guards
 KINDS = (bool, int, float)
+OF_TYPES = {float: torch.float64, int: torch.int64, bool: torch.bool}
+"""What torch takes for types of Python's as `dtype`."""
 LISTS = (list, tuple, torch.Size)
 
 
@@ -44,7 +46,7 @@ def of_list(cx: Context, value: Value, options: Mapping[str, Value]) -> Value | 
         ask_for_alike(cx, numbers)
     numbers = [n.force() if isinstance(n, Lazy) else n for n in numbers]
     dtype, device = dtype_of(numbers, options.get("dtype")), device_of(options.get("device"))
-    if dtype is None or device is None:
+    if dtype is None or device is None or not all(map(fits, numbers)):
         return None
     given: dict[str, Value] = {"dtype": ConstantValue(dtype), "device": ConstantValue(device)}
     if in_graph:
@@ -111,11 +113,20 @@ def dtype_of(numbers: Sequence[Value], given: Value | None) -> torch.dtype | Non
     kinds = {n.pytype() for n in numbers}
     inferred = torch.get_default_dtype() if float in kinds else torch.int64 if int in kinds else torch.bool
     dtype = None if given is None else given.constant()
-    dtype = inferred if dtype is None else dtype
+    dtype = inferred if dtype is None else OF_TYPES.get(dtype, dtype)
+    if not isinstance(dtype, torch.dtype):
+        return None
     if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool or dtype is torch.int64 and float not in kinds:
         return dtype
     plain = all(isinstance(n, UnreadBool) or isinstance(n, SymbolicInt) and n.source is not None for n in numbers)
     return dtype if dtype is torch.int32 and plain else None
+
+
+def fits(number: Value) -> bool:
+    """Whether 64 bits hold an int. For one that is computed of others the entry relies on that: more would raise, which is the program's to do."""
+    if isinstance(number, SymbolicInt) and not unbacked(number.sym):
+        return isinstance(number.argument()[0], torch.SymInt)
+    return not (isinstance(number, ConstantValue) and number.pytype() is int) or -MOST_INT - 1 <= number.value <= MOST_INT
 
 
 def device_of(given: Value | None) -> torch.device | None:
@@ -147,6 +158,8 @@ def put_together(cx: Context, numbers: Sequence[Value], sizes: Sequence[int], gi
 
 def index(cx: Context, target: Any, args: Sequence[Value]) -> Value | None:
     """A tensor's subscript, with lists of ints that vary as tensors; None where there are none."""
+    if len(args) < 2:
+        return None
     keys = args[1].items if isinstance(args[1], TupleValue) and args[1].cls is tuple else [args[1]]
     made = {place: as_places(cx, key) for place, key in enumerate(keys) if isinstance(key, ListValue) and key.items}
     if all(found is None for found in made.values()):
