@@ -245,6 +245,14 @@ def in_the_background() -> Case:
     return Case(run, lambda: fn(x, y), c)
 
 
+def varying() -> Case:
+    """Numbers in lists, in texts and where functions take doubles, at their second values."""
+    fn = source("def f(x, i, p):\n    y = torch.nn.functional.celu(x, p) * torch.tensor([i, i + 1.0]).sum()\n    return y, f'step {i}: {round(p, 2)}'")
+    c, x = compiled(fn), torch.linspace(-1, 1, 4)
+    c(x, 1, 0.25)
+    return Case(lambda: c(x, 2, 0.5), lambda: fn(x, 2, 0.5), c, 2)
+
+
 SCENARIOS: dict[str, Callable[[], Case]] = {
     make.__name__: make
     for make in (
@@ -267,6 +275,7 @@ SCENARIOS: dict[str, Callable[[], Case]] = {
         subclass,
         in_the_background,
         default_device,
+        varying,
     )
 }
 ABORTS = ("instance of 'python_error'", "instance of 'pybind11::error_already_set'")
