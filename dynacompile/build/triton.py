@@ -39,7 +39,7 @@ from dynacompile.ir.schedule import SCRATCH, Candidate, CudaKernel, Forms, Kerne
 
 K = TypeVar("K")
 MOST_SHARED = 227 << 10  # bytes of shared memory of a program on Hopper
-REFUSED = b"refused"  # the store's word for what Triton does not compile
+REFUSED = b"refused"  # the store's word for what Triton compiles, but no GPU can run
 FORMAT = "4"  # of a stored kernel, and of what the worker asks of Triton
 DEFAULT_ARCH = 90
 POINTERS = {
@@ -68,14 +68,14 @@ Chosen = dict[str, tuple[KernelSource, Candidate]]
 
 
 def build_chosen(sources: Mapping[str, KernelSource], chosen: Mapping[str, int], env: Env, store: Store) -> tuple[Chosen, dict[str, CudaKernel]]:
-    """The candidate of each source, and its kernel. Of products of matrices and attention, what Triton refuses, or what takes more shared memory than there is,
-    is not chosen: the next one is."""
+    """The candidate of each source, and its kernel. What Triton refuses (it has faults that blocks of another size don't meet), or what takes more shared
+    memory than there is, is not chosen: the next one is. Raises BuildError where it is the last one."""
     kernels: Chosen = {}
     built: dict[str, CudaKernel] = {}
     waiting = {name: [index, *(i for i in range(len(sources[name].candidates)) if i != index)] for name, index in chosen.items()}
     while waiting:
         tried = {name: (sources[name], sources[name].candidates[order.pop(0)]) for name, order in waiting.items()}
-        optional = {name for name in tried if may_be_refused(sources[name]) and waiting[name]}
+        optional = {name for name in tried if waiting[name]}
         found = build_forms({name: (*kernel, forms.first(*kernel)) for name, kernel in tried.items()}, env, store, optional)
         kernels |= {name: tried[name] for name in found}
         built |= found
@@ -99,21 +99,34 @@ class OtherForms:
         return replace(kernel, forms=Forms(forms.chooses(*self.kernels[name]), count, forms.first(*self.kernels[name]), functools.partial(self.form, name)))
 
     def form(self, name: str, number: int) -> CudaKernel:
-        """Raises BuildError, which names the kernel, where Triton refuses one."""
+        """Raises BuildError, which names the kernel, where Triton refuses each that would do."""
         with self.lock:
             if (name, number) not in self.built:
                 changed = forms.changed(*self.kernels[name], number)
                 wanted = {n: (*kernel, forms.with_changed(*kernel, changed)) for n, kernel in self.kernels.items()}
                 wanted = {n: w for n, w in wanted.items() if w[2] != forms.first(*self.kernels[n]) and (n, w[2]) not in self.built}
-                for n, made in build_forms(wanted, self.env, self.store).items():
+                found = build_forms(wanted, self.env, self.store, wanted.keys())
+                for n, made in found.items():
                     self.built[n, wanted[n][2]] = made
+                if name not in found:
+                    self.built[name, number] = self.for_every_call(name)
             return self.built[name, number]
+
+    def for_every_call(self, name: str) -> CudaKernel:
+        """A form that relies on nothing, of the first candidate for which Triton does not refuse it."""
+        source, chosen = self.kernels[name]
+        order = sorted(source.candidates, key=lambda candidate: candidate != chosen)
+        for candidate in order:
+            general = (source, candidate, forms.count(source, candidate) - 1)
+            found = build_forms({name: general}, self.env, self.store, {name} if candidate is not order[-1] else frozenset())
+            if found:
+                break
+        return found[name]
 
 
 def build_candidates(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]], env: Env, store: Store) -> dict[tuple[str, int], CudaKernel]:
-    """Candidates in the form that the example needs, without those of products that Triton refuses."""
-    optional = {(name, index) for name, index in wanted if may_be_refused(sources[name])}
-    return build_forms(first_forms(sources, wanted), env, store, optional)
+    """Candidates in the form that the example needs, without those that Triton refuses."""
+    return build_forms(first_forms(sources, wanted), env, store, set(wanted))
 
 
 def first_forms(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[KernelSource, Candidate, int]]:
@@ -123,7 +136,8 @@ def first_forms(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str,
 
 
 def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: Env, store: Store, optional: Set[K] = frozenset()) -> dict[K, CudaKernel]:
-    """The kernel of each (source, candidate, form), each distinct one compiled once. optional: those that are left out where Triton refuses them."""
+    """The kernel of each (source, candidate, form), each distinct one compiled once. optional: those that are left out where Triton refuses them. Raises
+    BuildError where it refuses another."""
     keys = {place: kernel_key(*kernel) for place, kernel in wanted.items()}
     packed: dict[str, bytes] = {}
     missing: dict[str, K] = {}
@@ -154,7 +168,8 @@ def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: En
             if error:
                 env.emit(KernelRefused(region=env.region, bucket=env.bucket, kernel=wanted[place][0].entry, candidate=named(wanted[place][1]), error=error))
                 packed[key] = REFUSED
-                store.put(key, REFUSED)
+                if facts["ok"]:  # an error of the compiler may be one of the machine, and gone tomorrow
+                    store.put(key, REFUSED)
                 continue
             extra = facts["params"] - (len(LIST_TABLES) if kernel.is_list else len(kernel.params)) - len(kernel.symbols)
             packed[key] = pack({"symbol": facts["symbol"], "warps": facts["warps"], "shared": facts["shared"], "extra": extra}, cubin)
@@ -162,6 +177,9 @@ def build_forms(wanted: Mapping[K, tuple[KernelSource, Candidate, int]], env: En
 
     if missing:
         once(store, list(missing), find, make, f"a kernel of {env.region}")
+    for place, key in keys.items():
+        if packed[key] == REFUSED and place not in optional:
+            raise BuildError(f"Triton's kernel {wanted[place][0].entry} can't run: it needs more memory than there is, as was found before")
     return {place: unpack(packed[key], grid_of(*wanted[place][:2]), wanted[place][0].kernel.symbols) for place, key in keys.items() if packed[key] != REFUSED}
 
 

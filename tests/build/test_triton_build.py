@@ -14,7 +14,7 @@ import torch
 
 from dynacompile.build import pool as pools
 from dynacompile.build import triton as builds
-from dynacompile.build.autotune import agree
+from dynacompile.build.autotune import agree, named
 from dynacompile.build.pool import Worker, WorkerPool, shared_pool
 from dynacompile.build.store import Store
 from dynacompile.build.triton import against, build_triton, job, kernel_key, pack, unpack
@@ -96,6 +96,34 @@ def test_a_refused_source_is_a_build_error_and_the_pool_lives_on(env, store):
     with pytest.raises(BuildError, match="mul_add_sigmoid_gelu: .*(?s:.*)no_such_function"):
         build_triton({"bad": bad}, env, store)
     assert build_triton(sources("scalar"), env, store)["scalar"].symbol == "step"
+
+
+def without(source: KernelSource, block: str) -> KernelSource:
+    """`source`, which Triton refuses where a block's size is the first candidate's, as one of its faults would."""
+    size = source.candidates[0].blocks[block]
+    start = source.text.index("):\n", source.text.index(f"def {source.entry}(")) + 3
+    return replace(source, text=f"{source.text[:start]}    tl.static_assert({block} != {size})\n{source.text[start:]}")
+
+
+def test_what_triton_refuses_gives_way_to_the_next_candidate(env, events, store):
+    source = without(emit_kernel(chain(1 << 20), ENV), "XBLOCK")
+    for _ in range(2):
+        built = build_triton({"k": source}, env, store)["k"]
+        other = next(c for c in source.candidates if c.blocks != source.candidates[0].blocks)
+        assert built.cubin[:4] == b"\x7fELF" and built.grid == source.grids[source.candidates.index(other)]
+        assert {e.candidate.split(",")[0] for e in events if isinstance(e, KernelRefused)} == {named(source.candidates[0]).split(",")[0]}
+        events.clear()  # an error of the compiler is not remembered: it may be one of the machine
+    alone = replace(source, candidates=source.candidates[:1], grids=source.grids[:1])
+    with pytest.raises(BuildError, match=f"{source.entry}: .*(?s:.*)static_assert"):
+        build_triton({"k": alone}, env, store)
+
+
+def test_what_triton_refuses_is_not_measured(store):
+    source = without(emit_kernel(chain(1 << 20), ENV), "XBLOCK")
+    tried = []
+    build_triton({"k": source}, Env(CompileConfig(mode="max-autotune", workers=2), tried.append, "t", -1, Path("unused")), store, lambda kernel, tensors: 1.0)
+    (told,) = (e for e in tried if isinstance(e, KernelTuned))
+    assert told.winner == told.candidates[0][0] and len(told.candidates) < len(source.candidates)
 
 
 def test_a_worker_that_ended_is_replaced_and_one_that_crashes_twice_is_an_error():

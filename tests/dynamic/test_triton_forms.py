@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from dynacompile.build import forms
 from dynacompile.build.alignment import multiples
+from dynacompile.build.autotune import named
 from dynacompile.build.forms import Property
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_triton, job, kernel_key
@@ -21,7 +22,7 @@ from dynacompile.codegen.triton import emit_kernel
 from dynacompile.config import CompileConfig
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
-from dynacompile.events import CacheLooked
+from dynacompile.events import CacheLooked, KernelRefused
 from dynacompile.ir.schedule import CudaKernel, KernelSource, Launch, Module
 from dynacompile.runtime.link import Numbers, kernel_rows, launch_row
 from tests.dynamic.tracing import stages, trace, value_of
@@ -171,6 +172,20 @@ def test_a_form_that_cannot_be_built_is_an_error_that_names_the_kernel(env, tmp_
     for _ in range(2):
         with pytest.raises(BuildError, match=f"{bad.entry}: .*(?s:.*)no_such_function"):
             built.forms.make(1)
+
+
+def test_where_a_form_is_refused_one_that_every_call_can_take_stands_in(env, events, tmp_path):
+    source = source_of("softmax", (512, 256))
+    chosen = source.candidates[0]
+    start = source.text.index("):\n", source.text.index(f"def {source.entry}(")) + 3
+    refused = f"    tl.static_assert(SHORT or XBLOCK != {chosen.blocks['XBLOCK']})\n"
+    source = replace(source, text=source.text[:start] + refused + source.text[start:])
+    other = next(c for c in source.candidates if c.blocks["XBLOCK"] != chosen.blocks["XBLOCK"])
+    built = build_triton({"k": source}, env, Store(tmp_path))["k"]
+    assert built.warps == chosen.warps and built.forms is not None
+    long = built.forms.make(number(source, even=True, short=False))
+    (told,) = {e.candidate for e in events if isinstance(e, KernelRefused)}
+    assert told == named(chosen) and (long.grid, long.warps) == (source.grids[source.candidates.index(other)], other.warps)
 
 
 def test_tuning_is_at_the_examples_sizes_and_serves_all_forms(tmp_path, monkeypatch):
