@@ -178,9 +178,9 @@ def test_where_a_form_is_refused_one_that_every_call_can_take_stands_in(env, eve
     source = source_of("softmax", (512, 256))
     chosen = source.candidates[0]
     start = source.text.index("):\n", source.text.index(f"def {source.entry}(")) + 3
-    refused = f"    tl.static_assert(SHORT or XBLOCK != {chosen.blocks['XBLOCK']})\n"
+    refused = f"    tl.static_assert(SHORT or tl.extra.cuda.num_warps() != {chosen.warps})\n"
     source = replace(source, text=source.text[:start] + refused + source.text[start:])
-    other = next(c for c in source.candidates if c.blocks["XBLOCK"] != chosen.blocks["XBLOCK"])
+    other = next(c for c in source.candidates if c.warps != chosen.warps)
     built = build_triton({"k": source}, env, Store(tmp_path))["k"]
     assert built.warps == chosen.warps and built.forms is not None
     long = built.forms.make(number(source, even=True, short=False))
