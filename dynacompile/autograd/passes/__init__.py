@@ -14,6 +14,7 @@ from dynacompile.autograd.passes.convolutions import multiply_pixels
 from dynacompile.autograd.passes.cpu_products import add_biases, apply_cheap_activations
 from dynacompile.autograd.passes.dead import remove_dead
 from dynacompile.autograd.passes.fold import fold_constants
+from dynacompile.autograd.passes.logarithms import widen_exponents
 from dynacompile.autograd.passes.merge import merge_equal, merge_views
 from dynacompile.autograd.passes.parts import read_parts
 from dynacompile.autograd.passes.products import apply_activations, widen_products
@@ -33,6 +34,7 @@ PASSES = (
     Pass(remove_dead, "bitwise"),
     Pass(fold_constants, "zeros"),
     Pass(read_parts, "bitwise"),
+    Pass(widen_exponents, "fused"),
     Pass(cancel_noops, "bitwise"),
     Pass(merge_views, "bitwise"),
     Pass(merge_equal, "bitwise"),
