@@ -40,7 +40,7 @@ from dynacompile.ir.schedule import SCRATCH, Candidate, CudaKernel, Forms, Kerne
 K = TypeVar("K")
 MOST_SHARED = 227 << 10  # bytes of shared memory of a program on Hopper
 REFUSED = b"refused"  # the store's word for what Triton compiles, but no GPU can run
-FORMAT = "4"  # of a stored kernel, and of what the worker asks of Triton
+FORMAT = "5"  # of a stored kernel, and of what the worker asks of Triton
 DEFAULT_ARCH = 90
 POINTERS = {
     torch.bool: "*i1", torch.uint8: "*u8", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
@@ -213,6 +213,7 @@ def job(source: KernelSource, candidate: Candidate, form: int = 0) -> dict:
         "scalars": ["fp64" if s.real else "i64" if source.wide else "i32" for s in source.kernel.symbols],
         "multiples": list(multiples(source.kernel)) if even else [],
         **({"fuses": False} if source.exact else {}),
+        **({"flushes": True} if source.kernel.call is not None else {}),  # attention's weights, which are next to 1 or don't count
         "constants": forms.constants(source, candidate, form),
         "warps": candidate.warps,
         "stages": candidate.stages,

@@ -71,7 +71,8 @@ def warm_up(x_ptr, y_ptr, BLOCK: tl.constexpr):
 
 def compile_job(job: dict) -> tuple[dict, bytes]:
     """job: text, entry, pointers and scalars (Triton types), multiples (positions of scalars that are multiples of 16), constants, warps, stages,
-    fuses (whether products and sums are joined to one instruction; so if left out), target [backend, arch, warp size].
+    fuses (whether products and sums are joined to one instruction; so if left out), flushes (whether libdevice's functions take numbers below the normal
+    ones for 0; not so if left out, as in eager's kernels), target [backend, arch, warp size].
     Result: symbol, shared (bytes), warps, params (pointers that the cubin takes, Triton's own included), scratch (bytes of global memory that each program
     needs for itself); and the cubin."""
     metadata, ptx, cubin = compile_sound(job)
@@ -110,6 +111,7 @@ def compile_text(job: dict) -> tuple[dict, str, bytes]:
     target = GPUTarget(*job["target"])
     backend = make_backend(target)
     asked = {"num_warps": job["warps"], "num_stages": job["stages"], "enable_fp_fusion": job.get("fuses", True)}
+    asked["enable_reflect_ftz"] = job.get("flushes", False)
     if "tl.device_assert" in job["text"]:  # what else debugging brings, checks of integer overflow, stays off
         asked |= {"debug": True, "sanitize_overflow": False}
     options = backend.parse_options(asked)
