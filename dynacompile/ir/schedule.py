@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from dynacompile.errors import VerifyError
 from dynacompile.ir.calls import Call
 from dynacompile.ir.frozen import record
 from dynacompile.ir.index import Extent, Symbol, hint
@@ -66,11 +67,11 @@ class Kernel:
         return f"kernel {self.name}({params}){each}\n{self.nest.text()}{call}"
 
     def digest(self) -> str:
-        """Equal for kernels that do the same, whatever their names and user lines."""
+        """Equal for kernels that do the same, whatever their names and user lines. Of a list's own symbols, which each list has anew, the bounds count."""
         body = "\n".join(line for line in self.nest.text().splitlines()[1:]) if self.call is None else self.call.text()
         axes = ",".join(f"{a.var.name}{a.role}{a.size}" for a in self.nest.axes)
         params = ",".join(f"{p.name}:{p.dtype}:{p.mode}{p.range or ''}" for p in self.params)
-        own = "" if self.own is None else f"|list of {','.join(s.name for s in self.own)}"
+        own = "" if self.own is None else f"|list of {','.join(f'{s.name} in {s.low}..{s.high}' for s in self.own)}"
         return hashlib.sha256(f"{self.device.type}|{axes}|{params}{own}|{body}".encode()).hexdigest()[:16]
 
 
@@ -173,6 +174,11 @@ class Schedule:
     def verify(self) -> None:
         for kernel in self.kernels.values():
             verify_body("schedule", kernel.nest)
+        for step in self.steps:
+            if isinstance(step, Launch) and step.sizes:
+                own = self.kernels[step.kernel].own or ()
+                if any(not s.low <= n <= s.high for row in step.sizes for s, n in zip(own, row, strict=True)):
+                    raise VerifyError("schedule", f"{step} has members of other sizes than its kernel is for: {[(s.name, s.bounds()) for s in own]}")
 
     def text(self) -> str:
         host = f", {self.host_arena} on the CPU" if self.host_arena else ""

@@ -167,7 +167,7 @@ def generalized(nest: Nest, rows: Sequence[tuple[int, ...]]) -> tuple[Nest, tupl
             extents.append(column[0])
             continue
         if column not in symbols:
-            symbols[column] = Symbol(f"n{len(symbols)}", max(column), min(column), max(column))
+            symbols[column] = Symbol(f"n{len(symbols)}", max(column), below(min(column)), above(max(column)))
         extents.append(atom(symbols[column]))
     putting = Putting(extents)
     axes = tuple(Axis(Var(a.var.name, putting.next()), a.role) for a in nest.axes)
@@ -185,6 +185,16 @@ def generalized(nest: Nest, rows: Sequence[tuple[int, ...]]) -> tuple[Nest, tupl
             name = "index" if type(attr) is Index else name
         body.append(Op(name, op.args, op.dtype, attr))
     return replace(nest, axes=axes, body=tuple(body)), tuple(symbols.values()), tuple(zip(*symbols, strict=True)) or ((),) * len(rows)
+
+
+def below(n: int) -> int:
+    """The next power of two that is not above a number, or minus one: lists of about equal sizes share a kernel, which relies on the bounds of its symbols."""
+    return -above(-n) if n < 0 else 1 << n.bit_length() - 1 if n else 0
+
+
+def above(n: int) -> int:
+    """The same that is not below it."""
+    return -below(-n) if n < 0 else 1 << (n - 1).bit_length() if n else 0
 
 
 def levels(units: Units, of: str, to: str) -> dict[int, int]:

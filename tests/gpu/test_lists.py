@@ -128,3 +128,16 @@ def test_misaligned_members():
     wanted = [t * 3 for t in given]
     compiled(given)
     torch.testing.assert_close(given, wanted)
+
+
+def test_lists_of_one_body_with_small_and_with_large_members():
+    """Their kernels are told apart by the sizes that they are for: of small inputs, and of larger products later on."""
+    given = [torch.randn(s, device="cuda") for s in ((32, 1), (2, 1), (96, 32), (3, 2))]
+
+    def doubled(a, b, c, d):
+        a, b = a * 2, b * 2
+        return (c @ a) * 2, (d @ b) * 2
+
+    for _ in range(2):
+        got = dynacompile.compile(doubled, isolate_recompiles=True)(*given)
+        torch.testing.assert_close(got, doubled(*given), rtol=1e-4, atol=1e-4)

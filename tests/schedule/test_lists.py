@@ -7,9 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dynacompile.codegen.triton import emit_kernel
+from dynacompile.errors import VerifyError
 from dynacompile.events import FusionDecided
 from dynacompile.ir.schedule import Launch, Schedule
+from dynacompile.ir.sizes import computed
+from dynacompile.lower import lower
+from dynacompile.schedule import schedule
+from dynacompile.schedule.lists import above, below
 from tests.lower.tracing import ENV, UNFUSED, compare, products_are_calls, stages, trace
+from tests.schedule.test_columns import on
 
 SIZES = ((3, 5), (7,), (), (2, 3, 4), (1,))
 
@@ -125,3 +132,40 @@ def test_without_fusing_there_are_no_lists() -> None:
 def test_dtypes_are_lists_of_their_own(dtype: torch.dtype) -> None:
     given = [torch.ones(3), torch.ones(4), torch.ones(5, dtype=dtype), torch.ones(6, dtype=dtype)]
     assert members(compare(trace(lambda *ts: [t * 2 for t in ts], given), given)) == [2, 2]
+
+
+@pytest.mark.parametrize("large", [96, 40, 5000])
+def test_a_later_list_of_larger_tensors_has_programs_for_all_of_them(large: int) -> None:
+    """Two lists of one body, the first of small tensors: what its kernel relies on has to hold of the second, or that has a kernel of its own."""
+    given = tensors((32, 1), (2, 1), (large, 32), (3, 2))
+
+    def doubled(a, b, c, d):
+        a, b = a * 2, b * 2
+        return (c @ a) * 2, (d @ b) * 2
+
+    with products_are_calls():
+        plan = schedule(on(torch.device("cuda", 0), lower(trace(doubled, given), ENV)), ENV)
+    plan.verify()
+    launches = [step for step in plan.steps if isinstance(step, Launch) and step.sizes]
+    assert [step.sizes for step in launches] == [((32,), (2,)), ((large,), (3,))]
+    for step in launches:
+        kernel = plan.kernels[step.kernel]
+        source = emit_kernel(kernel, ENV)
+        for row in step.sizes:
+            programs = computed(source.grids[0][0], dict(zip(kernel.own or (), row, strict=True)))
+            assert programs * source.candidates[0].blocks["XBLOCK"] >= row[0] > (programs - 1) * source.candidates[0].blocks["XBLOCK"]
+
+
+def test_members_that_a_kernel_is_not_for_are_refused() -> None:
+    plan = compare(trace(lambda *ts: [t.exp() for t in ts], given := tensors((30,), (40,))), given)
+    (launch,) = (step for step in plan.steps if isinstance(step, Launch))
+    wrong = replace(plan, steps=tuple(replace(s, sizes=((30,), (65,))) if s is launch else s for s in plan.steps))
+    with pytest.raises(VerifyError, match=r"other sizes.*\('n0', \(16, 64\)\)"):
+        wrong.verify()
+
+
+@pytest.mark.parametrize(
+    ("n", "low", "high"), [(0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 2, 4), (480, 256, 512), (1 << 31, 1 << 31, 1 << 31), (-1, -1, -1), (-3, -4, -2)]
+)
+def test_bounds_are_powers_of_two(n: int, low: int, high: int) -> None:
+    assert (below(n), above(n)) == (low, high)
