@@ -69,18 +69,26 @@ Chosen = dict[str, tuple[KernelSource, Candidate]]
 
 def build_chosen(sources: Mapping[str, KernelSource], chosen: Mapping[str, int], env: Env, store: Store) -> tuple[Chosen, dict[str, CudaKernel]]:
     """The candidate of each source, and its kernel. What Triton refuses (it has faults that blocks of another size don't meet), or what takes more shared
-    memory than there is, is not chosen: the next one is. Raises BuildError where it is the last one."""
+    memory than there is, is not chosen: the next candidate is, and where there is none, the first that Triton compiles in the form for every call. Raises
+    BuildError where it refuses all."""
     kernels: Chosen = {}
     built: dict[str, CudaKernel] = {}
-    waiting = {name: [index, *(i for i in range(len(sources[name].candidates)) if i != index)] for name, index in chosen.items()}
+    waiting = {name: ways_to_build(sources[name], index) for name, index in chosen.items()}
     while waiting:
-        tried = {name: (sources[name], sources[name].candidates[order.pop(0)]) for name, order in waiting.items()}
-        optional = {name for name in tried if waiting[name]}
-        found = build_forms({name: (*kernel, forms.first(*kernel)) for name, kernel in tried.items()}, env, store, optional)
-        kernels |= {name: tried[name] for name in found}
+        tried = {name: (sources[name], *order.pop(0)) for name, order in waiting.items()}
+        found = build_forms(tried, env, store, {name for name in tried if waiting[name]})
+        kernels |= {name: tried[name][:2] for name in found}
         built |= found
         waiting = {name: order for name, order in waiting.items() if name not in found}
     return {name: kernels[name] for name in chosen}, {name: built[name] for name in chosen}
+
+
+def ways_to_build(source: KernelSource, chosen: int) -> list[tuple[Candidate, int]]:
+    """Candidates with the form that the example needs, the chosen one first, and then with the form that relies on nothing, where that is another."""
+    order = sorted(source.candidates, key=lambda candidate: candidate != source.candidates[chosen])
+    first = [(candidate, forms.first(source, candidate)) for candidate in order]
+    general = [(candidate, forms.count(source, candidate) - 1) for candidate in order]
+    return [*first, *(way for way in general if way not in first)]
 
 
 class OtherForms:

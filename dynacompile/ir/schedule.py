@@ -177,7 +177,7 @@ class Schedule:
         for step in self.steps:
             if isinstance(step, Launch) and step.sizes:
                 own = self.kernels[step.kernel].own or ()
-                if any(not s.low <= n <= s.high for row in step.sizes for s, n in zip(own, row, strict=True)):
+                if any(not is_within(n, *s.bounds()) for row in step.sizes for s, n in zip(own, row, strict=True)):
                     raise VerifyError("schedule", f"{step} has members of other sizes than its kernel is for: {[(s.name, s.bounds()) for s in own]}")
 
     def text(self) -> str:
@@ -339,6 +339,10 @@ class Sources:
 
     def digest(self) -> str:
         return hashlib.sha256((self.schedule.text() + self.text()).encode()).hexdigest()[:16]
+
+
+def is_within(n: int, low: int | None, high: int | None) -> bool:
+    return (low is None or low <= n) and (high is None or n <= high)
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,17 @@ def test_where_a_form_is_refused_one_that_every_call_can_take_stands_in(env, eve
     assert told == named(chosen) and (long.grid, long.warps) == (source.grids[source.candidates.index(other)], other.warps)
 
 
+def test_where_the_first_form_of_each_candidate_is_refused_one_for_every_call_is_built(env, events, tmp_path):
+    """Triton 3.6 refuses rows in one block of some kernels, whatever the block."""
+    source = source_of("softmax", (512, 256))
+    start = source.text.index("):\n", source.text.index(f"def {source.entry}(")) + 3
+    source = replace(source, text=f"{source.text[:start]}    tl.static_assert(not SHORT)\n{source.text[start:]}")
+    built = build_triton({"k": source}, env, Store(tmp_path))["k"]
+    assert {e.candidate for e in events if isinstance(e, KernelRefused)} == {named(c) for c in source.candidates}
+    assert built.cubin[:4] == b"\x7fELF" and built.warps == source.candidates[0].warps and built.grid == source.grids[0]
+    assert built.forms is not None and built.forms.make(number(source, even=False, short=True)).cubin[:4] == b"\x7fELF"
+
+
 def test_tuning_is_at_the_examples_sizes_and_serves_all_forms(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # the program is for the CPU; tests/gpu tunes real kernels
     env = Env(CompileConfig(mode="max-autotune"), lambda event: None, "test", -1, Path("unused"))
