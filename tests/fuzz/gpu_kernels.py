@@ -37,9 +37,10 @@ from dynacompile.codegen.reference import run_kernel
 from dynacompile.codegen.triton import emit_kernel
 from dynacompile.env import Env
 from dynacompile.ir.loops import LoopProgram
-from dynacompile.ir.schedule import Kernel, KernelSource, Member, Schedule
+from dynacompile.ir.schedule import Kernel, KernelSource, Launch, Member, Schedule
 from dynacompile.markers import disable
 from dynacompile.ops import interpolation
+from dynacompile.runtime.link import list_tables
 from tests.codegen.interpreted import interpret
 from tests.dynamic.tracing import value_of
 from tests.fuzz import compare, convolutions, extremes, graphs, images
@@ -58,12 +59,14 @@ FEW = 0.002  # of a result's values: rounding may move as many across an edge, a
 
 @dataclass(frozen=True)
 class Started:
-    """A launch: what its kernel was given, and what the reference left there."""
+    """A launch: what its kernel was given, and what the reference left there. own: of a kernel over a list, whose members are launches here, the member's
+    numbers."""
 
     kernel: Kernel
     before: list[torch.Tensor]
     sizes: list[int]
     after: list[torch.Tensor]
+    own: tuple[int, ...] = ()
 
 
 @dataclass
@@ -77,8 +80,9 @@ class Recorder:
     def run(self, kernel: Kernel | Member, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> None:
         before = [t.clone() for t in tensors] if self.kept else []
         run_kernel(kernel, tensors, sizes)
-        if self.kept and isinstance(kernel, Kernel):
-            self.launches.append(Started(kernel, before, list(sizes), [t.clone() for t in tensors]))
+        if self.kept:
+            plain, own = (kernel.kernel, kernel.sizes) if isinstance(kernel, Member) else (kernel, ())
+            self.launches.append(Started(plain, before, list(sizes), [t.clone() for t in tensors], own))
 
     def schedule(self, program: LoopProgram, env: Env, *more: Any) -> Schedule:
         """In place of the stage: as for a GPU."""
@@ -172,19 +176,29 @@ class Job:
     launch: Started
 
     def grid(self) -> tuple[int, ...]:
+        if self.source.kernel.is_list:
+            return (len(self.tables()[0]), 1, 1)
         return tuple(value_of(n, self.values()) for n in self.source.grids[self.choice])
+
+    def tables(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of a list of one member."""
+        return list_tables(self.source.kernel, self.source.grids[0][0], Launch("", (), (self.launch.own,)))
 
     def values(self) -> dict:
         return dict(zip(self.launch.kernel.symbols, self.launch.sizes, strict=True))
 
     def case(self) -> tuple:
         candidate = self.source.candidates[self.choice]
+        if self.source.kernel.is_list:
+            blocks, numbers = self.tables()
+            return (self.source.text, self.source.entry, dict(candidate.blocks), self.grid(), [blocks, numbers, self.launch.before, *self.launch.sizes])
         constants = forms.constants(self.source, candidate, value_of(forms.chooses(self.source, candidate), self.values()))
         return (self.source.text, self.source.entry, constants, self.grid(), [*self.launch.before, *self.launch.sizes])
 
     def difference(self, got: Sequence[torch.Tensor]) -> str | None:
         largest = max(map(reach, self.launch.before), default=0.0)
-        for param, a, b in zip(self.launch.kernel.params, got, self.launch.after, strict=False):
+        left = got[2] if self.source.kernel.is_list else got
+        for param, a, b in zip(self.launch.kernel.params, left, self.launch.after, strict=False):
             told = apart(a, b, largest) if param.mode not in ("in", "scratch") else None
             if told:
                 return f"{param.name}: {told}"
