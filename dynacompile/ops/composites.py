@@ -212,6 +212,16 @@ def undropped(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return input
 
 
+def lstm(*args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of sequences. torch 2.11's rule for symbolic sizes gives the last states a dimension of one element too many: [layers, 1, batch, features]."""
+    y, *states = torch.lstm(*args)
+    hidden, cell = (s.squeeze(1) if s.dim() > STATE_DIMENSIONS else s for s in states)
+    return y, hidden, cell
+
+
+STATE_DIMENSIONS = 3  # layers in both directions, batch, features
+
+
 def is_symbolic(value: Any) -> bool:
     return isinstance(value, torch.SymInt) or (isinstance(value, torch.Tensor) and any(isinstance(n, torch.SymInt) for n in value.shape))
 
@@ -268,6 +278,15 @@ def of_cross_entropy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         reduction not in ("none", "mean", "sum") or not 0 <= smooth <= 1 or (weight is not None and weight.shape != x.shape[1 if x.dim() > 1 else 0 :][:1])
     )
     return cross_entropy if is_symbolic(x) and x.dim() > 0 and not refused and tuple(x.shape) == tuple(target.shape) else None
+
+
+def of_lstm(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Also of sizes that are numbers: beside symbols all operations go by the same rules."""
+    is_of_sequences = len(args) == ARGUMENTS_OF_LSTM and not kwargs and isinstance(args[1], (tuple, list))
+    return lstm if is_of_sequences and getattr(getattr(args[0], "fake_mode", None), "shape_env", None) is not None else None
+
+
+ARGUMENTS_OF_LSTM = 9
 
 
 def of_power(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -401,6 +420,7 @@ COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     **dict.fromkeys((torch.quantile, "quantile"), of_quantile),
     **dict.fromkeys((torch.nanquantile, "nanquantile"), of_nanquantile),
     F.rrelu: of_rrelu,
+    torch.lstm: of_lstm,
 }
 """By function, or name of a method: what is to be called in its stead for some arguments; None: the function itself."""
 

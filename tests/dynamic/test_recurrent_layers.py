@@ -18,6 +18,8 @@ LAYERS = {
     "lstm": lambda: nn.LSTM(3, 4, 2, dropout=0.4),
     "lstm with projections": lambda: nn.LSTM(3, 4, 2, dropout=0.4, proj_size=2, bidirectional=True),
     "no dropout": lambda: nn.GRU(3, 4, 2),
+    "one lstm": lambda: nn.LSTM(3, 4),
+    "lstm both ways, batch first": lambda: nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True),
 }
 
 
@@ -28,6 +30,22 @@ def test_draws_results_and_gradients(name, backend):
     check(layer, torch.randn(3, 2, 3, requires_grad=True), options={"backend": backend, "dynamic": True}, graphs=None, breaks=None)
     layer.eval()
     check(layer, torch.randn(3, 2, 3, requires_grad=True), options={"backend": backend, "dynamic": True}, graphs=None, breaks=None)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_last_states_have_eagers_shape_at_each_batch(batch):
+    layer = nn.LSTM(3, 4)
+
+    def fn(x):
+        y, (hidden, cell) = layer(x * 2)
+        return y, hidden, cell, hidden.shape, cell.dim()
+
+    compiled = dynacompile.compile(fn, dynamic=True, backend="aot_eager")
+    for size in (2, batch):
+        x = torch.randn(5, size, 3, requires_grad=True)
+        got, want = compiled(x), fn(x)
+        torch.testing.assert_close(got[:3], want[:3])
+        assert got[3:] == want[3:]
 
 
 def test_packed_sequences():
