@@ -6,6 +6,7 @@ torch's module for symbolic shapes, and SymPy, cost a third of a second: they ar
 from __future__ import annotations
 
 import importlib
+import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -85,6 +86,7 @@ def symbolic_rules(mode: FakeTensorMode) -> AbstractContextManager:
 
 def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeMode:
     """A mode for fakes with symbolic sizes. torch's cache of fake results is off, since a cached result would install no guards."""
+    divide_without_asking()
     mode = fake_mode(shape_env=shape_env(site, values), static_shapes=False)
     mode.cache_enabled = False
     this, dispatch = weakref.ref(mode), type(mode).dispatch
@@ -105,6 +107,14 @@ def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeMode:
 
     mode.dispatch = decomposed  # type: ignore[method-assign]
     return mode
+
+
+def divide_without_asking() -> None:
+    """Rules for pools divide by a function that in torch 2.11 asks whether there is a remainder, to correct what Python's division has rounded down already:
+    a guard on the parity of a size. Python's division gives everybody the same numbers, so it takes that function's place once and for good."""
+    rules: Any = of_torch.meta_registrations
+    if hasattr(rules, "div_rtn"):
+        rules.div_rtn = operator.floordiv
 
 
 def new_symbol(env: Any, quantity: Quantity, value: int, low: int | None, high: int | None = None) -> torch.SymInt:

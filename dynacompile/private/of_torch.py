@@ -87,6 +87,7 @@ add(
     decomposition_table="torch._decomp.decomposition_table",
     meta_table="torch._decomp.meta_table",
     decompositions="torch._decomp.decompositions",
+    meta_registrations="torch._meta_registrations",
     refs="torch._refs",
     refs_nn_functional="torch._refs.nn.functional",
     refs_special="torch._refs.special",
