@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from dynacompile.ops.checks import require_all
+from dynacompile.private import of_torch
 
 
 def take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int) -> torch.Tensor:
@@ -127,6 +128,25 @@ def nanquantile(input: torch.Tensor, q: float | torch.Tensor, dim: int | None = 
     if is_symbolic(input):
         return by_ranks(input, q, dim, keepdim, interpolation, among_numbers=True)
     return torch.nanquantile(input, q, dim, keepdim, interpolation=interpolation)
+
+
+def unread_quantile(input: torch.Tensor, q: float | torch.Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Any:
+    """Where torch's own would read q."""
+    return by_ranks(input, as_tensor(q, input), dim, keepdim, interpolation)
+
+
+def unread_nanquantile(input: torch.Tensor, q: float | torch.Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear") -> Any:
+    """As `unread_quantile`."""
+    return by_ranks(input, as_tensor(q, input), dim, keepdim, interpolation, among_numbers=True)
+
+
+def reads_points(input: torch.Tensor) -> bool:
+    """Whether torch.quantile reads q while it is traced, to see that it is from 0 to 1, which torch 2.11 does on CPUs: the graph would break there."""
+    try:
+        torch.quantile(input.new_zeros(1), input.new_zeros(()))
+    except of_torch.DataDependentOutputException:
+        return True
+    return False
 
 
 def as_tensor(q: float | torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -323,28 +343,34 @@ def of_xlogy(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def of_quantile(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return quantile if takes_quantile(args, kwargs) else None
+    return chosen_quantile(args, kwargs, quantile, unread_quantile)
 
 
 def of_nanquantile(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    return nanquantile if takes_quantile(args, kwargs) else None
+    return chosen_quantile(args, kwargs, nanquantile, unread_nanquantile)
 
 
-def takes_quantile(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether q is a number that varies, or a size does, and torch takes the arguments."""
+def chosen_quantile(args: Sequence[Any], kwargs: dict[str, Any], by_torch: Callable[..., Any], unread: Callable[..., Any]) -> Any:
+    """One of two functions where q is a number that varies, or a size does, or torch would read q, and torch takes the arguments."""
     given = {**dict(zip(("input", "q", "dim", "keepdim"), args, strict=False)), **kwargs}
     x, q, dim, way = given.get("input"), given.get("q"), given.get("dim"), given.get("interpolation", "linear")
     if len(args) > 4 or "out" in given or not isinstance(x, torch.Tensor) or x.dtype not in (torch.float32, torch.float64):
-        return False
+        return None
+    is_read = isinstance(x, of_torch.FakeTensor) and reads_points(x)
+    by_ranks = is_symbolic(x) or is_read
     if isinstance(q, torch.Tensor):
-        taken = is_symbolic(x) and q.dim() < 2 and q.dtype == x.dtype and q.device == x.device
+        taken = by_ranks and q.dim() < 2 and q.dtype == x.dtype and q.device == x.device
     else:
-        taken = isinstance(q, (float, torch.SymFloat)) and (is_symbolic(x) or isinstance(q, torch.SymFloat)) and bool(q >= 0) and bool(q <= 1)
-    if not taken or not is_symbolic(x):
-        return taken
+        taken = isinstance(q, (float, torch.SymFloat)) and (by_ranks or isinstance(q, torch.SymFloat)) and bool(q >= 0) and bool(q <= 1)
+    if not taken:
+        return None
+    if not by_ranks:
+        return by_torch
     known = all(n > 0 for n in numbers_of(x.shape)) and x.dim() > 0 and way in (*ROUNDED, "linear", "midpoint")
-    fits = dim is None or (type(dim) is int and -x.dim() <= dim < x.dim())
-    return known and fits and bool((x.numel() if dim is None else x.shape[dim]) <= MOST_OF_ROW)
+    fits = known and (dim is None or (type(dim) is int and -x.dim() <= dim < x.dim()))
+    if not fits or not bool((x.numel() if dim is None else x.shape[dim]) <= MOST_OF_ROW):
+        return None
+    return unread if is_read else by_torch
 
 
 def of_rrelu(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -394,10 +394,7 @@ def test_values_that_eager_refuses(name, backend):
         yield attempt(run, *make())
 
     events = check_same(story, least=None, backend=backend)
-    is_compiled = any(isinstance(e, Compiled) and e.ops > 0 for e in events)
-    codes = {e.code for e in events if isinstance(e, GraphBroke)}
-    # Where torch's own rule for fake tensors reads the points of a quantile, the graph breaks there by name.
-    assert is_compiled or (name.startswith("quantile") and codes == {"data-dependent-shape"})
+    assert any(isinstance(e, Compiled) and e.ops > 0 for e in events)
 
 
 OVERLAPPING = {
