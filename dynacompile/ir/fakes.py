@@ -23,6 +23,7 @@ from dynacompile.ir.guard_facts import plain_twin
 from dynacompile.ir.layouts import LAYOUTS, PRESERVED, as_preserved, as_wide, is_widened_early, laid_out
 from dynacompile.ir.looks import new_fake
 from dynacompile.ir.pointwise_fakes import pointwise_fake
+from dynacompile.ir.shape_envs import SYMBOLIC
 from dynacompile.ir.view_fakes import VIEWS, view_fake
 from dynacompile.ir.written_operands import Written, argument, written_by
 from dynacompile.ops.wrappers import Wrapping
@@ -87,10 +88,13 @@ class FakeMode(FakeTensorMode):
         """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there, and
         `split` fails along a dimension without elements, whose one part is the whole. `nansum` over no dimensions is over all. Sums of bfloat16 in bags
         need no list of each index's bag on CPUs, which the rule makes. `native_dropout` that leaves all as it is gives its argument. Norms of weights
-        in half precision are in float32. Torch has no rule for what cuDNN samples by a grid."""
+        in half precision are in float32. Torch has no rule for what cuDNN samples by a grid. Up to torch 2.11 `select` takes a place outside, and
+        `select_scatter` still does: kernels would read there."""
         if func in SAMPLED:
             with self:
                 return SAMPLED[func](*args)
+        if func in PLACED:
+            refuse_outside(args[0], *(argument(n, name, args, kwargs) for n, name in enumerate(("dim", "index"), PLACED[func])))
         run: Any = super()._dispatch_impl
         if func is SPLIT and args[0].dim() and is_zero(args[0].shape[dim := argument(2, "dim", args, kwargs) or 0]):
             return [run(torch.ops.aten.slice.Tensor, types, (args[0], dim), {})]
@@ -123,6 +127,21 @@ SAMPLED: Mapping[Any, Callable[..., Any]] = {
     torch.ops.aten.cudnn_grid_sampler_backward.default: lambda image, grid, gradient: (image.new_empty(image.shape), grid.new_empty(grid.shape)),
 }
 """What GPUs do for `grid_sample` of an image between elements, with zeros outside and aligned corners; all results are contiguous."""
+
+
+PLACED = {torch.ops.aten.select.int: 1, torch.ops.aten.select_scatter.default: 2}
+"""Operations at one place along a dimension, and which argument the dimension is; the place is the next one."""
+
+
+def refuse_outside(x: torch.Tensor, dim: int, index: int | torch.SymInt) -> None:
+    """Raises as eager where the place lies outside, with a guard where it or the size is a symbol."""
+    if -x.dim() <= dim < x.dim() and (holds(index >= x.shape[dim]) or holds(index < -x.shape[dim])):
+        raise IndexError(f"select(): index {index} out of range for tensor of size {list(x.shape)} at dimension {dim}")
+
+
+def holds(condition: bool | torch.SymBool) -> bool:
+    """Whether it holds in this call; False where that depends on values."""
+    return condition if isinstance(condition, bool) else sys.modules[SYMBOLIC].guard_or_false(condition)
 
 
 def type_of_filled(args: Sequence[Any]) -> torch.dtype | None:

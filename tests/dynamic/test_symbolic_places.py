@@ -7,6 +7,7 @@ import torch
 
 import dynacompile
 from dynacompile.errors import Unsupported
+from tests.checking import assert_same
 from tests.dynamic.varying import check_varying
 
 PLACES = (2, 3, 5, 4)
@@ -71,6 +72,29 @@ def test_a_ring_buffer_that_counts_its_place():
         assert torch.equal(compiled(x), eagers(x)) and torch.equal(ours.rows, eagers.rows) and ours.place == eagers.place
     end()
     assert len(events) == 1
+
+
+OUTSIDE = {
+    "subscript": lambda x, i: x[i] * 2,
+    "select": lambda x, i: torch.select(x, 0, i) * 2,
+    "a method, the other dimension": lambda x, i: x.select(-1, i - 2) * 2 if i > 0 else x.select(-1, i + 2) * 2,
+    "select_scatter": lambda x, i: torch.select_scatter(x, x[0], 0, i) * 2,
+    "a write": lambda x, i: x.clone().__setitem__(i, 1.0),
+}
+
+
+@pytest.mark.parametrize("varies", [True, False], ids=["symbols", "constants"])
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_nothing_is_read_or_written_outside(name, varies):
+    """Kernels look at no place again."""
+    fn, x = OUTSIDE[name], torch.randn(4, 2)
+    compiled = dynacompile.compile(fn, isolate_recompiles=True, dynamic=varies, options={"reference": True})
+    for i in (2, 3, -4):
+        assert_same("result", compiled(x, i), fn(x, i), None, None)
+    for i in (4, -5, 100):
+        for call in (fn, compiled):
+            with pytest.raises(IndexError):
+                call(x, i)
 
 
 def test_a_place_outside_is_an_error_as_in_eager():
