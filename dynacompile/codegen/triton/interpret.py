@@ -151,7 +151,7 @@ class Memory:
         self.begins, self.ends = (np.array(side, dtype=np.uint64) for side in (zip(*ranges, strict=True) if ranges else ((), ())))
 
     def check(self, pointers: Any, mask: Any) -> None:
-        """pointers, mask: the interpreter's values."""
+        """pointers, mask: the interpreter's values; a mask may be an array."""
         places, wanted = np.broadcast_arrays(np.asarray(pointers.data, dtype=np.uint64), np.asarray(mask.data).astype(bool))
         places = places[wanted]
         if not places.size:
@@ -162,26 +162,32 @@ class Memory:
         if not inside.all():
             raise RuntimeError(f"a kernel accesses {int((~inside).sum())} of {inside.size} elements outside of its tensors")
 
+    def checked(self, pointers: Any, mask: Any) -> Any:
+        """The mask, of truth values. That of a descriptor is an array in Triton 3.6, a value of the interpreter later."""
+        if isinstance(mask, np.ndarray):
+            mask = mask.astype(bool)
+        else:
+            mask.data = mask.data.astype(bool)
+        self.check(pointers, mask)
+        return mask
+
     def read(self, load: Callable) -> Callable:
         def checked(builder: Any, pointers: Any, mask: Any, *more: Any, **options: Any) -> Any:
-            mask.data = mask.data.astype(bool)
-            self.check(pointers, mask)
+            mask = self.checked(pointers, mask)
             return load(builder, pointers, mask, *more, **options)
 
         return checked
 
     def written(self, store: Callable) -> Callable:
         def checked(builder: Any, pointers: Any, value: Any, mask: Any, *more: Any, **options: Any) -> Any:
-            mask.data = mask.data.astype(bool)
-            self.check(pointers, mask)
+            mask = self.checked(pointers, mask)
             return store(builder, pointers, value, mask, *more, **options)
 
         return checked
 
     def added(self, atomic: Callable) -> Callable:
         def checked(builder: Any, kind: Any, pointers: Any, value: Any, mask: Any, *more: Any, **options: Any) -> Any:
-            mask.data = mask.data.astype(bool)
-            self.check(pointers, mask)
+            mask = self.checked(pointers, mask)
             return atomic(builder, kind, pointers, value, mask, *more, **options)
 
         return checked
