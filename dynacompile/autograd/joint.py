@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -79,7 +79,7 @@ def trace_joint(
         rows = tuple(of_inference(rows, run.outputs, run.inference, positions))
         output_writes = tuple((i, t._version) for i, t in enumerate(positions.tensors) if t._version)
         mutated = mutated_inputs(inputs, names)
-        input_writes = tuple(writes_of(inputs, before))
+        input_writes = tuple(writes_of(inputs, before, {m.index for m in mutated}))
         mutations = tuple(Mutation(m.index, positions.of(m.value)) for m in mutated if not m.in_graph)
         refuse_hooked_views(run.outputs, rows, [base_of_row(row, inputs, positions) for row in rows], run.hooked)
         written = [m for m in mutated if m.in_graph]
@@ -143,12 +143,12 @@ def trace_joint(
     )
 
 
-def writes_of(inputs: Sequence[FunctionalInput], before: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(index, how often the graph has written it) of the inputs that it has written. A change of the metadata of what shares an input's memory counts as
-    a write."""
+def writes_of(inputs: Sequence[FunctionalInput], before: Sequence[int], mutated: Collection[int]) -> Iterator[tuple[int, int]]:
+    """(index, how often the graph has written it, as versions count) of the inputs that it has written. A change of the metadata of what shares an input's
+    memory counts as a write; that of running statistics by a norm does not."""
     seen = set()
     for i, entry in enumerate(inputs):
-        if entry.is_tensor and id(entry) not in seen and entry.value._version != before[i]:
+        if entry.is_tensor and id(entry) not in seen and (entry.value._version != before[i] or i in mutated):
             yield i, entry.value._version - before[i]
         seen.add(id(entry))
 

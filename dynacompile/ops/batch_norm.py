@@ -68,7 +68,8 @@ def averaged_batch_norm(
     out = batch_norm(input, weight, bias, mean, var, True, 1.0, eps)
     if input.numel():
         for statistic, new in ((running_mean, mean), (running_var, var)):
-            statistic.copy_(momentum * new.to(wide) + (1 - momentum) * statistic.to(wide))
+            with of_torch.unsafe_preserve_version_counter(statistic):  # as ATen's norms, whose writes no version counts
+                statistic.copy_(momentum * new.to(wide) + (1 - momentum) * statistic.to(wide))
     return out
 
 

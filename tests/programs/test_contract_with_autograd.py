@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import dynacompile
-from dynacompile.events import Compiled, GraphBroke
+from dynacompile.events import Compiled
 from tests.custom_functions import Dirty, MaybeNone, Same
 from tests.scenarios import attempt, check_same
 
@@ -577,3 +577,20 @@ def test_what_led_to_the_input_of_another_result_is_not_run(frame, backend):
                     yield kind(attempt(lambda: result.sum().backward())), [leaf.grad for leaf in leaves]  # noqa: B023
 
     check_same(story, backend=backend)
+
+
+@LEVELS
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_are_written_without_a_version(backend, momentum):
+    """As eager's norms write them: a backward pass of one call is none the worse for another call."""
+    layers = [nn.Sequential(nn.Linear(4, 8, bias=False), nn.BatchNorm1d(8, momentum=momentum), nn.ReLU()) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x, found = torch.randn(6, 4), []
+    for layer, call in zip(layers, (layers[0], dynacompile.compile(layers[1], isolate_recompiles=True, backend=backend)), strict=True):
+        for _ in range(2):
+            before = layer[1].running_mean._version, layer[1].running_var._version
+            first, second = call(x), call(x * 2)
+            assert (layer[1].running_mean._version, layer[1].running_var._version) == before
+            (first.square().sum() + second.sum()).backward()
+        found.append([*(p.grad for p in layer.parameters()), *layer.buffers()])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
