@@ -33,7 +33,7 @@ from dynacompile.events import (
     StageFinished,
     SymbolsRefused,
 )
-from dynacompile.guards.changes import policy_after
+from dynacompile.guards.changes import MOST_STATES, policy_after
 from dynacompile.guards.facts import FrameCopy, Outdated, SetsProcess
 from dynacompile.guards.program import Failure, described, failures
 from dynacompile.ir.captured import Captured
@@ -167,7 +167,9 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
         varying=config.varying,
     )
     known = info.shapes.get(frame.code, first) if own or frame.code in info.changes else first
-    info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame)
+    info.shapes[frame.code] = known = policy_after(
+        known, [entry.info.captured.guards for entry in own], frame, max(1, min(MOST_STATES, config.recompile_limit - 1))
+    )
     return known
 
 

@@ -24,6 +24,8 @@ BREAKS: dict[str, Row] = {
     "logging": Row("{} logs or warns", "log strings and numbers, or guard the call with `if not dynacompile.is_compiling()`"),
     "after-graph": Row("{}", "move that before the call, or the call to the end of the function"),
     "to-python": Row("{} turns a tensor into a Python value", "keep the value a tensor, or compute it outside of the compiled region"),
+    "changing-container": Row("{} holds something else in each call", "read it outside of the compiled region, or no more of it than its end (`history[-1]`)"),
+    "changing-key": Row("a key of {} is another one in each call", "write to it outside of the compiled region, or use a list"),
     "data-dependent-branch": Row("a branch depends on the values of a tensor ({})", "use torch.where or torch.cond"),
     "data-dependent-shape": Row("the shape of {}'s result depends on values", "use a masked variant with a fixed shape"),
     "caught-error": Row("{} may raise, by its values, what a clause around it takes", "move the operation out of the `try` block"),

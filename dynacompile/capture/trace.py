@@ -274,6 +274,8 @@ class Trace:
             return
         key = (kind, source, expected.name) if kind in NAMED else (kind, source)  # type: ignore[attr-defined]
         if key not in self.guards:
+            if kind in CHANGING and self.policy is not None and source is not None and source in self.policy.changing:
+                raise unsupported("changing-container", source.text())
             self.guards[key] = Guard(kind, source, expected, self.site())
 
     def guard_as(self, guard: Guard) -> None:

@@ -1,8 +1,10 @@
-"""What the next entry of a frame should take as symbols: the sizes, ints and floats that are not what an entry was made for, and the bools and texts."""
+"""What the next entry of a frame should take as symbols: the sizes, ints and floats that are not what an entry was made for, and the bools and texts; and
+which containers it should not look into."""
 
 from __future__ import annotations
 
-from collections import deque
+import re
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,24 +14,30 @@ import torch
 from dynacompile.guards.evaluate import evaluate
 from dynacompile.guards.program import Failure, failures
 from dynacompile.ir.captured import Guard, TensorFacts
-from dynacompile.ir.guard_facts import is_a, plain_twin
+from dynacompile.ir.guard_facts import ShapeFacts, is_a, plain_twin
 from dynacompile.ir.shapes import ShapePolicy
-from dynacompile.ir.source import Item, Length, Registered, Source
+from dynacompile.ir.source import Attr, DictAttr, Item, Length, Registered, Source
 from dynacompile.private import of_torch
 
 NUMBERS = (int, float)
 FLAGS = (bool, str)
 GROWING = (list, deque)
+CONTAINERS = (list, deque, dict, set, defaultdict, OrderedDict, Counter)
+ITEMS = frozenset({"LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # guards of what a container holds
+OWN = re.compile(r"^(__\w+__|_parameters|_modules|_buffers)$|_hooks$")  # dicts that make up an object or a module
+MOST_STATES = 4  # of a container that have entries
 
 
-def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: Any) -> ShapePolicy:
-    """`known`, and all that differs from the guards of one of the entries.
+def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: Any, most: int = MOST_STATES) -> ShapePolicy:
+    """`known`, and all that differs from the guards of one of the entries. most: entries for states of a container, after which it counts as changing.
 
     Sizes of module state stay constants. So do numbers of modules, unless such numbers are all that differs: then one entry serves many.
     """
     sizes, strides, numbers, flags = dict(known.sizes), dict(known.strides), set(known.numbers), set(known.flags)
+    states: Counter[Source] = Counter()
     for guards in entries:
         failed = failures(guards, frame)
+        states.update({source for f in failed for source in (f.guard.source if is_of_items(f.guard, frame) else fixed_number(f.guard),) if source is not None})
         modules = {g.source for g in guards if g.kind == "MODULE"}
         alike = all(is_number_change(f, frame) for f in failed)
         for failure in failed:
@@ -49,7 +57,27 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
                 with of_torch.DisableTorchFunction():
                     changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]
-    return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers), flags=frozenset(flags))
+    changing = known.changing | {source for source, count in states.items() if count >= most}
+    return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers), flags=frozenset(flags), changing=changing)
+
+
+def fixed_number(guard: Guard) -> Source | None:
+    """Where a number or text lies for whose value an entry was made, though it is one that varies."""
+    facts = guard.expected
+    if guard.kind == "EQUALS" and isinstance(facts, str):
+        return guard.source
+    if not isinstance(facts, ShapeFacts) or facts.expression[0] not in ("eq", "same") or len(facts.quantities) != 1:
+        return None
+    (quantity,) = facts.quantities
+    return quantity.source if quantity.kind in ("value", "real") else None
+
+
+def is_of_items(guard: Guard, frame: Any) -> bool:
+    """Whether a guard is of what a container of the program's holds. The dicts of objects and of modules change where attributes come and go."""
+    source = guard.source
+    if guard.kind not in ITEMS or source is None or isinstance(source, Registered) or (isinstance(source, (Attr, DictAttr)) and OWN.search(source.name)):
+        return False
+    return type(evaluate(source, frame)) in CONTAINERS
 
 
 def beside(guards: Sequence[Guard], source: Source) -> set[Source]:

@@ -42,6 +42,7 @@ class ShapePolicy:
 
     everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints and floats.
     flags: sources of bools and texts that vary; no symbols, but values that an entry relies on only where they are read.
+    changing: sources of containers that had other items for each of many entries; what has to know them all is left to Python.
     declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks, or ints of loops, or varying numbers
     that were read. loops: such ints, of loops that go on after a graph break, are symbols. varying: ends of the paths of numbers that are, too.
     ones: sizes may be 1 in the entry for others. ints, floats: such numbers may be symbols. values: so may what depends on the values of tensors;
@@ -53,6 +54,7 @@ class ShapePolicy:
     strides: Mapping[Source, frozenset[int]] = field(default_factory=dict)
     numbers: frozenset[Source] = frozenset()
     flags: frozenset[Source] = frozenset()
+    changing: frozenset[Source] = frozenset()
     declared: Mapping[str, Mapping[int, Bounds]] = field(default_factory=dict)
     marks: bool = False
     ints: bool = True

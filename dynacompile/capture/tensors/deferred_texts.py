@@ -7,7 +7,7 @@ runs, the graph ends there.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.ir.namespaces import defines
 from dynacompile.ir.shapes import as_static, hint_of, unbacked
+from dynacompile.ir.source import Source
 from dynacompile.markers import disable
 
 if TYPE_CHECKING:
@@ -130,6 +131,10 @@ class UnreadText(ConstantValue):
 
     def children(self) -> Sequence[Value]:
         return self.values if self.is_unread else ()
+
+    def numbers(self) -> Iterator[Source]:
+        for value in self.values:
+            yield from value.numbers()
 
     def rebuild(self, out: Writer) -> None:
         out.call_function(WRITE, [ConstantValue(self.function), *self.values])

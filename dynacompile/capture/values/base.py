@@ -144,6 +144,10 @@ class Value:
         """Values that `rebuild` needs besides self."""
         return ()
 
+    def numbers(self) -> Iterator[Source]:
+        """Where the numbers and texts lie, of those that vary from call to call, of which it is made."""
+        return iter(())
+
     def referred(self) -> Value | None:
         """Whom it refers to without holding it: `rebuild` needs that one where another value holds it."""
         return None

@@ -161,6 +161,10 @@ class UnreadBool(UnreadConstant):
 class UnreadStr(UnreadConstant):
     """A text that varies, as the names of a batch's items do: most are kept, returned or shown, and never read."""
 
+    def numbers(self) -> Iterator[Source]:
+        if self.source is not None:
+            yield self.source
+
 
 class ConstantIterator(IteratorValue):
     """An iterator over a constant: range, str, torch.Size, ..."""

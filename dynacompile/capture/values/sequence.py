@@ -128,6 +128,10 @@ class TupleValue(SequenceValue):
     def identity(self) -> Any:
         raise NotConstant("tuple")
 
+    def numbers(self) -> Iterator[Source]:
+        for item in self.items:
+            yield from (item.force() if isinstance(item, Lazy) else item).numbers()
+
     def like(self, items: Sequence[Value]) -> Value:
         return TupleValue(items, self.cls if self.cls is torch.Size else tuple)
 

@@ -293,14 +293,37 @@ def computed(left: SetValue, name: str, right: Value) -> Table | None:
     return None if left.table is None or other is None else left.table.derived(name, other)
 
 
+class GivenSet(SetValue):
+    """A set that exists before the frame. Its elements are read with the first question about one; who passes it on reads none."""
+
+    source: Source
+
+    def __init__(self, cx: Context, real: set, source: Source):
+        self.cx, self.real, self.source, self.changes, self.table = cx, real, source, 0, None
+        self.log = []
+        self.read: dict[Hashable, Value] | None = None
+
+    @property
+    def content(self) -> dict[Hashable, Value]:  # type: ignore[override]
+        if self.read is None:
+            cx, real = self.cx, self.real
+            cx.guard("SET", self.source, frozenset(real))
+            by_identity = {e for e in real if not is_known_key(e)}
+            known = (cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real if e not in by_identity)
+            self.read = {}
+            for element in known:
+                self.put(element)
+            self.read |= {e: Lazy(cx, e, Constant(e, f"a {type(e).__name__}")) for e in by_identity}
+        return self.read
+
+    def children(self) -> Sequence[Value]:
+        return () if self.read is None else super().children()
+
+
 @wraps(set)
 def wrap_set(cx: Context, real: set, source: Source) -> Value:
     unknown = [e for e in real if not is_known_key(e)]  # whose own __hash__ and __eq__ are for the program alone to call
     if not all(map(is_found_by_identity, unknown)):
         raise unsupported("unknown-object", f"{source.text()}, a set of objects")
-    by_identity = set(unknown)
     cx.guard("TYPE", source, set)
-    cx.guard("SET", source, frozenset(real))
-    made = SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real if e not in by_identity], source)
-    made.content |= {e: Lazy(cx, e, Constant(e, f"a {type(e).__name__}")) for e in by_identity}
-    return made
+    return GivenSet(cx, real, source)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -108,6 +108,10 @@ class SymbolicInt(Value):
     def children(self) -> Sequence[Value]:
         return [owner_of(self.symbols.unbacked[s]) for s in unbacked(self.sym)]
 
+    def numbers(self) -> Iterator[Source]:
+        if isinstance(number := as_static(self.sym), torch.SymInt):
+            yield from (self.symbols.quantities[s].source for s in number.node.expr.free_symbols if s in self.symbols.quantities)
+
     def rebuild(self, out: Writer) -> None:
         number = as_static(self.sym)
         if isinstance(number, int):
@@ -162,6 +166,9 @@ class SymbolicFloat(Value):
 
     def pytype(self) -> type:
         return float
+
+    def numbers(self) -> Iterator[Source]:
+        yield from (quantity.source for quantity in self.formula.quantities)
 
     def constant(self) -> float:
         value = self.symbols.value(self.formula)
