@@ -33,7 +33,7 @@ from dynacompile.events import (
     StageFinished,
     SymbolsRefused,
 )
-from dynacompile.guards.changes import MOST_STATES, policy_after
+from dynacompile.guards.changes import policy_after
 from dynacompile.guards.facts import FrameCopy, Outdated, SetsProcess
 from dynacompile.guards.program import Failure, described, failures
 from dynacompile.ir.captured import Captured
@@ -167,9 +167,8 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
         varying=config.varying,
     )
     known = info.shapes.get(frame.code, first) if own or frame.code in info.changes else first
-    info.shapes[frame.code] = known = policy_after(
-        known, [entry.info.captured.guards for entry in own], frame, max(1, min(MOST_STATES, config.recompile_limit - 1))
-    )
+    most = None if config.fullgraph else max(1, config.recompile_limit - 2)  # the first entry took a number for a constant
+    info.shapes[frame.code] = known = policy_after(known, [entry.info.captured.guards for entry in own], frame, most)
     return known
 
 

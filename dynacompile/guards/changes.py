@@ -28,16 +28,19 @@ OWN = re.compile(r"^(__\w+__|_parameters|_modules|_buffers)$|_hooks$")  # dicts 
 MOST_STATES = 4  # of a container that have entries
 
 
-def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: Any, most: int = MOST_STATES) -> ShapePolicy:
-    """`known`, and all that differs from the guards of one of the entries. most: entries for states of a container, after which it counts as changing.
+def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: Any, most: int | None = None) -> ShapePolicy:
+    """`known`, and all that differs from the guards of one of the entries. most: entries for values of a number or text, after which it counts as changing;
+    of a container MOST_STATES are enough. None: nothing does.
 
     Sizes of module state stay constants. So do numbers of modules, unless such numbers are all that differs: then one entry serves many.
     """
     sizes, strides, numbers, flags = dict(known.sizes), dict(known.strides), set(known.numbers), set(known.flags)
     states: Counter[Source] = Counter()
+    values: Counter[Source] = Counter()
     for guards in entries:
         failed = failures(guards, frame)
-        states.update({source for f in failed for source in (f.guard.source if is_of_items(f.guard, frame) else fixed_number(f.guard),) if source is not None})
+        states.update({f.guard.source for f in failed if f.guard.source is not None and is_of_items(f.guard, frame)})
+        values.update({source for f in failed if (source := fixed_number(f.guard)) is not None})
         modules = {g.source for g in guards if g.kind == "MODULE"}
         alike = all(is_number_change(f, frame) for f in failed)
         for failure in failed:
@@ -57,7 +60,9 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
                 with of_torch.DisableTorchFunction():
                     changed_extents(source, failure.guard.expected, evaluate(source, frame), sizes, strides)  # type: ignore[arg-type]
-    changing = known.changing | {source for source, count in states.items() if count >= most}
+    changing = known.changing
+    if most is not None:
+        changing |= {source for source, count in states.items() if count >= min(MOST_STATES, most)} | {s for s, n in values.items() if n >= most}
     return replace(known, sizes=sizes, strides=strides, numbers=frozenset(numbers), flags=frozenset(flags), changing=changing)
 
 
