@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.fx
 
@@ -32,9 +34,20 @@ def same_view(node: torch.fx.Node) -> torch.fx.Node | None:
     wanted = geometry(node)
     if wanted is None:
         return None
-    chain = view_chain(node)
-    next(chain)
-    return next((above for above in chain if geometry(above) == wanted), None)
+    for below, above in itertools.pairwise(view_chain(node)):
+        if may_copy(below):
+            return None
+        if geometry(above) == wanted:
+            return above
+    return None
+
+
+def may_copy(node: torch.fx.Node) -> bool:
+    """Whether it is a reshape whose elements have to move, so that it has memory of its own."""
+    if node.target is not torch.ops.aten.reshape.default:
+        return False
+    made, before = (n.meta["val"].untyped_storage()._cdata for n in (node, node.all_input_nodes[0]))
+    return made != before
 
 
 def is_same_copy(node: torch.fx.Node) -> bool:
