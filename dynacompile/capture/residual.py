@@ -221,8 +221,7 @@ class Builder(CallWriter):
                 self.source(base)
                 self.call(1)
             case ValueAt(base, place):
-                self.push_null()
-                self.const(value_at)
+                self.callee(value_at)
                 self.source(base)
                 self.const(place)
                 self.call(2)

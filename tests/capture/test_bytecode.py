@@ -11,6 +11,7 @@ import dis
 import inspect
 import json.decoder
 import opcode
+import re
 import textwrap
 import types
 from pathlib import Path
@@ -148,3 +149,11 @@ def test_liveness_and_loops():
     assert {decoded.slots[s] for s in decoded.live_slots(decoded.instrs[0])} == {"a", "b"}
     inside = next(i for i in decoded.instrs if i.op == "BINARY_OP")
     assert decoded.loop_heads(inside) == [loop] and decoded.loop_heads(decoded.instrs[0]) == []
+
+
+def test_only_one_place_knows_where_the_null_of_a_call_lies():
+    """It is below the callable up to CPython 3.12, and above it since, so that `CallWriter` alone may push it: through `calling` or `callee`."""
+    folder = Path(assemble.__code__.co_filename).parent
+    found = {path.name for path in folder.rglob("*.py") if re.search(r"\.push_null\(\)", path.read_text())}
+    assert found == {"calling.py", "residual.py"}  # in the latter where NULL is among the values of a stack
+    assert (folder / "residual.py").read_text().count(".push_null()") == 1
