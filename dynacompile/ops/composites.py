@@ -3,6 +3,7 @@ vary, the former would have an entry for each, and the latter break the graph.""
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -162,17 +163,17 @@ def by_ranks(input: torch.Tensor, q: torch.Tensor, dim: int | None, keepdim: boo
     rows = input.reshape(-1) if dim is None else input.movedim(place, -1)
     ordered = rows.sort(-1).values
     unknown = ordered.isnan()
-    flat = q.reshape(-1)
+    flat = q.reshape(-1).to(dtype_of_ranks(q.dtype))
     if among_numbers:
         ranks = (flat * ((~unknown).sum(-1, keepdim=True) - 1)).clamp(min=0)
     else:
         last = ordered.shape[-1] - 1
-        ranks = torch.where(unknown.any(-1, keepdim=True), torch.full((), last, dtype=q.dtype, device=q.device), flat * last)
+        ranks = torch.where(unknown.any(-1, keepdim=True), torch.full((), last, dtype=flat.dtype, device=q.device), flat * last)
     if interpolation in ROUNDED:
         values = ordered.gather(-1, ROUNDED[interpolation](ranks).long())
     else:
         below = ranks.long()
-        weights = torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - below
+        weights = (torch.full_like(ranks, 0.5) if interpolation == "midpoint" else ranks - below).to(q.dtype)
         values = torch.lerp(ordered.gather(-1, below), ordered.gather(-1, ranks.ceil().long()), weights)
     if keepdim:
         sizes = [1] * input.dim() if dim is None else changed(input.shape, place, [1] * input.dim())
@@ -183,7 +184,20 @@ def by_ranks(input: torch.Tensor, q: torch.Tensor, dim: int | None, keepdim: boo
 
 
 ROUNDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}
-MOST_OF_ROW = 2**24  # elements: more have no rank in float32, and torch refuses them
+MOST_OF_ROW = 2**24  # elements: more have no rank in float32, and versions of torch with such ranks refuse them
+
+
+def dtype_of_ranks(values: torch.dtype) -> torch.dtype:
+    return torch.float64 if has_double_ranks() else values
+
+
+@functools.cache
+def has_double_ranks() -> bool:
+    """Whether eager computes ranks among float32 values in float64, as torch does since 2.15: 0.2 as float32 is a little more than a fifth, which the product of
+    float32 rounds away."""
+    with of_torch.DisableTorchFunction(), of_torch.disable_current_modes(), torch.no_grad():
+        values = torch.arange(6, dtype=torch.float32, device="cpu")
+        return torch.quantile(values, 0.2, interpolation="higher").item() == 2.0
 
 
 NUMBERS = (torch.SymInt, torch.SymFloat)
