@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import reprlib
 import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -80,6 +82,10 @@ def separated(cx: Context, begin: str, parts: Sequence[Value], end: str) -> Valu
     return concat(cx, [*pieces, end])
 
 
+GUARDS_AGAINST_RECURSION = (dataclasses.dataclass.__code__.co_filename, reprlib.recursive_repr.__code__.co_filename)
+"""Files of the decorator around the representations of data classes: `dataclasses` up to CPython 3.12. Where nothing recurs, it gives what it wraps."""
+
+
 def by_class(cx: Context, value: ObjectValue | TupleValue, conversion: str) -> Value:
     """What the class of the value defines in Python."""
     cls = value.pytype()
@@ -92,7 +98,7 @@ def by_class(cx: Context, value: ObjectValue | TupleValue, conversion: str) -> V
             fields = [concat(cx, [f"{field}=", text(cx, item, "repr")]) for field, item in zip(owner.__dict__["_fields"], items)]
             return separated(cx, f"{cls.__name__}(", fields, ")")
         if isinstance(raw, types.FunctionType):
-            guarded = inner is not None and raw.__code__.co_filename.endswith("dataclasses.py")  # against recursion
+            guarded = inner is not None and raw.__code__.co_filename in GUARDS_AGAINST_RECURSION
             found = cx.call_real(inner, Constant(inner, name), [value]) if guarded else cx.call_real(raw, class_source(cls, name), [value])  # type: ignore[arg-type]
             return text_of(found, name)
         if raw is not object.__str__:
