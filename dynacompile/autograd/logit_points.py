@@ -10,7 +10,7 @@ import torch
 import torch.fx
 from torch.nn import functional as F
 
-from dynacompile.ops.logit_points import ROWS
+from dynacompile.ops.logit_points import ROWS, bounds_have_gradients
 from dynacompile.private.of_torch import FakeTensor
 
 Node = torch.fx.Node
@@ -65,6 +65,8 @@ def point_of(node: Node) -> tuple[str, tuple[object, ...]] | None:
         name, others = REVERSED[name], [first]
     given = [o for o in others if o is not None or name != "clamp"]
     if not all(is_number(o, logits) for o in given) or (ROWS[name].of_other is None and any(has_gradient(o) for o in given)):
+        return None
+    if name == "clamp" and any(isinstance(o, Node) and isinstance(o.meta["val"], torch.Tensor) for o in given) and not bounds_have_gradients():
         return None
     return name, tuple(others)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+
+from dynacompile.private import of_torch
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -40,9 +43,19 @@ class Row(NamedTuple):
     compares: bool = False
 
 
+@functools.cache
+def bounds_have_gradients() -> bool:
+    """Whether eager's derivative of a clamp is 1 where a logit is a bound. Since torch 2.15 it is 0 where that is a number, and a half where it is a tensor."""
+    with of_torch.DisableTorchFunction(), of_torch.disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
+        bound = torch.zeros((), dtype=torch.float32, device="cpu", requires_grad=True)
+        return torch.autograd.grad(bound.clamp(min=0), bound)[0].item() == 1.0
+
+
 def within(g: torch.Tensor, x: torch.Tensor, y: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
-    kept = g if low is None else torch.where(x >= low, g, 0)
-    return kept if high is None else torch.where(x <= high, kept, 0)
+    """The bounds are numbers where `bounds_have_gradients` is false."""
+    over, under = (torch.ge, torch.le) if bounds_have_gradients() else (torch.gt, torch.lt)
+    kept = g if low is None else torch.where(over(x, low), g, 0)
+    return kept if high is None else torch.where(under(x, high), kept, 0)
 
 
 ROWS = {

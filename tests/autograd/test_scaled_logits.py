@@ -150,6 +150,20 @@ def test_bounds_of_a_clamp_are_rounded_to_half_precision(backend, bounds):
     torch.testing.assert_close(results[1], results[0], rtol=2e-2, atol=1e-4)
 
 
+@pytest.mark.parametrize("tensors", [False, True], ids=["numbers", "tensors"])
+def test_logits_that_are_bounds_of_a_clamp_have_eagers_gradients(tensors):
+    """Which differ between versions of torch, and between numbers and tensors."""
+    low, high = (torch.tensor(-2.0), torch.tensor(3.0)) if tensors else (-2, 3)
+
+    def clamped(x, weight, targets):
+        return loss_of(F.linear(x, weight).clamp(low, high), targets)
+
+    x, weight, _, targets = operands(grad=False)
+    given = [t.round().clamp(-1, 1).requires_grad_() for t in (x, weight)]
+    wanted, got = (torch.autograd.grad(call(*given, targets), given) for call in (clamped, compiled(clamped, "aot_eager")))
+    torch.testing.assert_close(got, wanted)
+
+
 def padded_and_capped(logits, scale):
     """What is added makes classes that are padded differ from zero."""
     return 4 * torch.tanh((logits * scale + 3) / 4)
