@@ -26,8 +26,6 @@ from dynacompile.ir.zero_one import lenient, may_be_one
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensorMode, TorchSource
 
-CONCRETE = frozenset({torch.ops.aten.constant_pad_nd.default})
-"""Ops whose implementation for fakes takes no symbols, and whose decomposition does."""
 FUNCTIONALIZE = of_torch.DispatchKeySet(of_torch.functionalize_key)
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 LEAST = 2
@@ -101,7 +99,7 @@ def symbolic_mode(site: Callable[[], Any], values: bool = False) -> FakeMode:
     def decomposed(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         mode = this()
         assert mode is not None  # it is what is called
-        rule = RESIZED_FAKES.get(func) or (of_torch.decomposition_table[func] if func in CONCRETE else None)
+        rule = RESIZED_FAKES.get(func)
         if rule is None:
             return repeated(mode, func, args, kwargs or {}, lambda: ruled(mode, func, types, args, kwargs))
         with of_torch.ExcludeDispatchKeyGuard(FUNCTIONALIZE), mode:

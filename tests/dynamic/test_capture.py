@@ -42,7 +42,6 @@ def halves(x):
     return torch.cat([b, a])
 
 
-ASKS_PADDING = torch.torch_version.TorchVersion(torch.__version__) >= (2, 15)  # whose rule for fakes asks whether nothing is padded
 PROGRAMS = {
     "walkthrough": (lambda x: x * 2 + 1, [(r(4, 8),), (r(8, 16),), (r(32, 64),)], 2),
     "any size": (lambda x: x * 2 + 1, [(r(*s),) for s in SIZES], 2),
@@ -61,7 +60,7 @@ PROGRAMS = {
     "int argument": (lambda x, n: x[:n] * n, [(r(40), n) for n in (3, 4, 5, 6)], 2),
     "int arithmetic": (lambda x, n: (n + 1) * 2 - n // 3 + (n << 2) - -n, [(r(4), n) for n in (5, 7, 8, 9)], 2),
     "int division": (lambda x, n: (-n // 4, -n % 4, n // -3, n % -3, -n // -3, divmod(-n, 4), n * x), [(r(4), n) for n in (5, 7, 8, 9)], 2),
-    "padded to a multiple": (lambda x: F.pad(x, (0, -x.shape[-1] % 8)) * -(-x.shape[-1] // 8), [(r(2, n),) for n in (4, 5, 7, 8, 9, 17)], 2 + ASKS_PADDING),
+    "padded to a multiple": (lambda x: F.pad(x, (0, -x.shape[-1] % 8)) * -(-x.shape[-1] // 8), [(r(2, n),) for n in (4, 5, 7, 8, 9, 17)], 2),
     "step counter": (lambda x, n: (x * n, n + 1), [(r(4), n) for n in range(6)], 2),
     "int in a list": (lambda x, c: x * c[0], [(r(4), [n, 1]) for n in (5, 7, 8, 9)], 2),
     "view that keeps a dimension": (lambda x: x.view(x.shape[0], -1, 2).transpose(0, 1), [(r(n, 8),) for n in (4, 5, 6)], 2),
