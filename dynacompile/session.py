@@ -131,8 +131,7 @@ class Session:
     def claim(self, code: CodeType, bucket: int, frame: Any) -> weakref.ref[Ticket] | None:
         """Gives the frame, a FrameProxy, the ticket of (code, bucket), and returns None; where another frame has it, returns a reference to that one."""
         with self.lock:
-            for key in [key for key, held in self._tickets.items() if held() is None]:
-                del self._tickets[key]
+            self.forget_tickets()
             self.remember(code)
             found = self._tickets.get((id(code), bucket))
             if found is None:
@@ -142,8 +141,17 @@ class Session:
 
     def known_codes(self) -> list[CodeType]:
         with self.lock:
-            self.forget_codes()
-            return [code for held in self._codes.values() if (code := held()) is not None]
+            return self.living_codes()
+
+    def living_codes(self) -> list[CodeType]:
+        """The lock is held. A function of its own: in a comprehension within the lock's block, an interrupt would leave CPython 3.13 without letting go of it."""
+        self.forget_codes()
+        return [code for held in self._codes.values() if (code := held()) is not None]
+
+    def forget_tickets(self) -> None:
+        """The same of tickets that are gone."""
+        for key in [key for key, held in self._tickets.items() if held() is None]:
+            del self._tickets[key]
 
     def forget_codes(self) -> None:
         """Lets go of code that is gone. Callbacks of weak references may run anywhere, so they only leave a note of it."""

@@ -18,6 +18,7 @@ from torch.utils import _python_dispatch
 import dynacompile
 from dynacompile.capture.entry import SavedModes
 from dynacompile.events import FrameSkipped
+from dynacompile.session import SESSION
 from dynacompile.threads import begin, on_threads
 from tests.fuzz import interrupts
 from tests.fuzz.ticking import Outcome, interrupted
@@ -120,7 +121,7 @@ def test_an_interrupt_leaves_no_lock_taken(part):
     while outcome.fired:
         if part != "queue" or "background.py" in outcome.where:
             ended: list[int] = []
-            other = threading.Thread(target=lambda into=ended: (dynacompile.wait(), work_on_threads(), into.append(1)), daemon=True)
+            other = threading.Thread(target=lambda into=ended: (dynacompile.wait(), work_on_threads(), SESSION.known_codes(), into.append(1)), daemon=True)
             other.start()
             other.join(30)
             assert ended, f"a thread waits for ever after an interrupt of {outcome.where}"
