@@ -193,8 +193,8 @@ def dtype_of_ranks(values: torch.dtype) -> torch.dtype:
 
 @functools.cache
 def has_double_ranks() -> bool:
-    """Whether eager computes ranks among float32 values in float64, as torch does since 2.15: 0.2 as float32 is a little more than a fifth, which the product of
-    float32 rounds away."""
+    """Whether eager computes ranks among float32 values in float64, as torch does since 2.15: 0.2 as float32 is a little more than a fifth, which a product
+    of float32 rounds away."""
     with of_torch.DisableTorchFunction(), of_torch.disable_current_modes(), torch.no_grad():
         values = torch.arange(6, dtype=torch.float32, device="cpu")
         return torch.quantile(values, 0.2, interpolation="higher").item() == 2.0
