@@ -144,7 +144,8 @@ class Session:
             return self.living_codes()
 
     def living_codes(self) -> list[CodeType]:
-        """The lock is held. A function of its own: in a comprehension within the lock's block, an interrupt would leave CPython 3.13 without letting go of it."""
+        """The lock is held. A function of its own, since CPython 3.13 does not let go of a lock where a call in the condition of a comprehension is interrupted
+        and the comprehension stands in the block of the lock."""
         self.forget_codes()
         return [code for held in self._codes.values() if (code := held()) is not None]
 

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -110,18 +110,21 @@ class OtherForms:
         """Raises BuildError, which names the kernel, where Triton refuses each that would do."""
         with self.lock:
             if (name, number) not in self.built:
-                changed = forms.changed(*self.kernels[name], number)
-                wanted = {n: (*kernel, forms.with_changed(*kernel, changed)) for n, kernel in self.kernels.items()}
-                wanted = {n: w for n, w in wanted.items() if w[2] != forms.first(*self.kernels[n]) and (n, w[2]) not in self.built}
-                found = build_forms(wanted, self.env, self.store, wanted.keys())
-                for n, made in found.items():
-                    self.built[n, wanted[n][2]] = made
-                if name not in found:
+                self.build_changed(forms.changed(*self.kernels[name], number))
+                if (name, number) not in self.built:
                     self.built[name, number] = self.for_every_call(name)
             return self.built[name, number]
 
+    def build_changed(self, changed: Set[Property]) -> None:
+        """The forms that differ in these properties, without those that Triton refuses. The lock is held, whose block has no comprehension
+        (`Session.living_codes` says why)."""
+        wanted = {n: (*kernel, forms.with_changed(*kernel, frozenset(changed))) for n, kernel in self.kernels.items()}
+        wanted = {n: w for n, w in wanted.items() if w[2] != forms.first(*self.kernels[n]) and (n, w[2]) not in self.built}
+        for n, made in build_forms(wanted, self.env, self.store, wanted.keys()).items():
+            self.built[n, wanted[n][2]] = made
+
     def for_every_call(self, name: str) -> CudaKernel:
-        """A form that relies on nothing, of the first candidate for which Triton does not refuse it."""
+        """A form that relies on nothing, of the first candidate for which Triton does not refuse it. The lock is held."""
         source, chosen = self.kernels[name]
         order = sorted(source.candidates, key=lambda candidate: candidate != chosen)
         for candidate in order:
