@@ -19,7 +19,7 @@ import threading
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from math import prod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
