@@ -1,5 +1,6 @@
-"""Programs over lists and deques that live from call to call, grow and shrink: histories, windows, buffers. Results, which items these are, the containers
-after each call, and errors. From seed 100000 on also texts and rounded numbers of ints that vary.
+"""Programs over lists, deques, dicts and sets that live from call to call, grow and shrink: histories, windows, buffers. Results, which items these are,
+the containers after each call, and errors. From seed 100000 on also texts and rounded numbers of ints that vary, from 200000 on names, and from 300000 on
+dicts and sets that get other keys, in more calls and with fewer entries, so that they are left to Python in the end.
 
     python -m tests.fuzz.growing FIRST LAST [--show]
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import io
+import itertools
 import random
 import warnings
 from collections.abc import Callable
@@ -67,7 +69,21 @@ NAMED = (
     "x = x + float('1.5' if s.name else '2')", "s.out = (s.name,) == (s.names[0],)", "s.out = s.names.index(s.names[-1])",
     "n = s.name; n += s.names[0]; s.out = n",
 )  # fmt: skip
-TEXTING, NAMING = 100_000, 200_000
+KEYED = (
+    "s.table[k] = {v}", "s.table[f'step {k}'] = {v}", "s.table[k % 3] = {v}", "s.table[s.name] = k", "s.table[k, 'a'] = x.sum()", "x = x + len(s.table)",
+    "x = x + sum(use(t) for t in s.table.values())", "s.out = list(s.table)", "s.out = k in s.table, k - 1 in s.table", "s.out = s.table.get(k - 1)",
+    "s.table.pop(k - 2, None)", "s.out = list(s.table)[-1] if s.table else 0", "s.out = sorted(map(str, s.table))", "s.table.setdefault(k // 2, []).append(k)",
+    "s.table.update({k: 1.5, 'a': k})", "if len(s.table) > 3: del s.table[next(iter(s.table))]", "s.out = {**s.table}", "s.table = {}",
+    "s.out = s.table.copy()",
+    "s.kept = s.table", "s.out = s.table is s.kept", "for key, t in s.table.items(): x = x + use(t)", "s.out = s.table[k]", "s.out = max(s.table, key=str)",
+    "s.marks.add(k)", "s.marks.add(k % 4)", "s.marks.add(s.name)", "s.marks.discard(k - 2)", "x = x * 2 if k in s.marks else x", "x = x + len(s.marks)",
+    "s.out = sorted(map(str, s.marks))", "s.marks |= {k, 0}", "s.out = s.marks == {0, 1}", "s.out = s.marks.copy() if s.marks else None", "s.kept = s.marks",
+    "s.out = s.marks is s.kept", "s.marks = set()", "s.out = bool(s.marks)", "s.out = len(s.marks | {k})", "s.out = s.marks.isdisjoint({k - 1})",
+    "s.marks.update(s.names)", "s.marks.remove(k)", "if len(s.marks) > 3: s.marks.clear()", "s.out = sum(t for t in s.marks if isinstance(t, int))",
+    "s.counts['a'] += 1", "s.counts[k] += 2", "s.counts[s.name] += k", "x = x + sum(s.counts.values())", "s.out = len(s.counts)", "s.out = s.counts[k - 1]",
+    "s.out = helper_of(s.table, s.marks, k)", "s.out = sum({c} and [1.5])", "x = x + sum(map(use, {c})) / (len({c}) + 1)", "s.out = [use(t) for t in {c}]",
+)  # fmt: skip
+TEXTING, NAMING, KEYING = 100_000, 200_000, 300_000
 
 
 class Store:
@@ -82,6 +98,9 @@ class Store:
         self.kept: Any = None
         self.total = 0
         self.name, self.names = "", [""]
+        self.table: Any = {}
+        self.marks: Any = set()
+        self.counts: Any = pick.choice((collections.Counter, lambda: collections.defaultdict(int)))()
 
 
 def use(item: Any) -> Any:
@@ -95,7 +114,8 @@ def source_of(seed: int) -> str:
     lines = []
     for _ in range(pick.randint(1, 6)):
         c, d = (pick.choice("aaabbbc") for _ in range(2))
-        form = pick.choice((*STATEMENTS, *(3 * TEXTS if seed >= TEXTING else ()), *(4 * NAMED if seed >= NAMING else ())))
+        more = (3 * TEXTS * (seed >= TEXTING), 4 * NAMED * (seed >= NAMING), 8 * KEYED * (seed >= KEYING))
+        form = pick.choice((*STATEMENTS, *itertools.chain(*more)))
         lines.append(filled(form, c=f"s.{c}", d=f"s.{d}", c_name=c, v=pick.choice(PUT), i=pick.choice((-1, -2, 0, 1))))
     return "def program(s, x, k):\n    x = x + 0\n" + "".join(f"    {line}\n" for line in lines) + "    return x\n"
 
@@ -112,15 +132,21 @@ def helper(container: Any, x: torch.Tensor) -> Any:
     return len(container)
 
 
+def helper_of(table: Any, marks: Any, k: int) -> Any:
+    table[f"helped {k % 5}"] = k
+    marks.add(k // 2)
+    return len(table), sorted(map(str, marks))
+
+
 def program_of(source: str) -> Callable[..., Any]:
-    world: dict[str, Any] = {"torch": torch, "use": use, "helper": helper, "pause": dynacompile.graph_break, "collections": collections}
+    world: dict[str, Any] = {"torch": torch, "use": use, "helper": helper, "helper_of": helper_of, "pause": dynacompile.graph_break, "collections": collections}
     exec(compile(source, "<program>", "exec", dont_inherit=True), world)
     return world["program"]  # type: ignore[no-any-return]
 
 
 def shown(value: Any, seen: dict[int, int]) -> Any:
     """The value, with which of its parts are one object."""
-    if isinstance(value, (list, tuple, collections.deque, torch.Tensor)):
+    if isinstance(value, (list, tuple, collections.deque, dict, set, torch.Tensor)):
         if id(value) in seen:
             return f"<{seen[id(value)]}>"
         seen[id(value)] = len(seen)
@@ -128,6 +154,10 @@ def shown(value: Any, seen: dict[int, int]) -> Any:
         return "tensor", [round(n, 4) for n in value.detach().flatten().tolist()]
     if isinstance(value, (list, tuple, collections.deque)):
         return type(value).__name__, getattr(value, "maxlen", None), [shown(item, seen) for item in value]
+    if isinstance(value, dict):
+        return type(value).__name__, [(key, shown(item, seen)) for key, item in value.items()]
+    if isinstance(value, set):
+        return "set", sorted(map(repr, value))
     return type(value).__name__, round(value, 4) if isinstance(value, float) else value
 
 
@@ -140,20 +170,22 @@ def outcome(call: Callable[..., Any], store: Store, number: int) -> list[Any]:
         except Exception as error:  # noqa: BLE001 - it is what is compared
             result = f"{type(error).__name__}: {error}"
     seen: dict[int, int] = {}
-    return [shown(part, seen) for part in (result, printed.getvalue(), store.a, store.b, store.c, store.kept, store.out, store.total, store.name, store.names)]
+    left = (store.a, store.b, store.c, store.kept, store.out, store.total, store.name, store.names, store.table, store.marks, store.counts)
+    return [shown(part, seen) for part in (result, printed.getvalue(), *left)]
 
 
 def difference(seed: int) -> str | None:
     """What the program of a seed shows compiled and not in eager, None where nothing differs."""
     program = program_of(source_of(seed))
     dynacompile.reset()
-    compiled = dynacompile.compile(program, backend="eager", isolate_recompiles=True, recompile_limit=1000, options={"fallback": "none"})
+    limit, calls = (8, 14) if seed >= KEYING else (1000, 9)
+    compiled = dynacompile.compile(program, backend="eager", isolate_recompiles=True, recompile_limit=limit, options={"fallback": "none"})
     ours, eagers, skipped = Store(seed), Store(seed), []
     end = dynacompile.subscribe(lambda event: skipped.append(event) if isinstance(event, FrameSkipped) and "internal" in event.reason else None)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for number in range(9):
+            for number in range(calls):
                 want, got = outcome(program, eagers, number), outcome(compiled, ours, number)
                 if want != got:
                     return f"call {number}\n    eager {want}\n    ours  {got}"
