@@ -6,8 +6,11 @@
   half became inf, and that of `add.rn.bf16x2 d, {-1, x}, {-1, y}` 0. Sums, differences, products, extremes and comparisons all do so. Such constants are what a
   load gives where its mask is known to be false, as a pool takes them for the padding around an image, all of whose results were inf.
 
-Seen with ptxas 12.8, the one of Triton 3.6, on Hopper, and measured for each instruction there. Each half is an instruction of its own here, which makes hardly
-longer code.
+- Whether two pairs of floats are numbers, `setp.num.f16x2`, was true of a NaN, also where it was asked of each half: ptxas joins them. LLVM asks it for
+  `abs(x) >= 0`.
+
+Seen with ptxas 12.8, the one of Triton 3.6, on Hopper, and the first two measured for each instruction there. Each half is an instruction of its own here,
+which makes hardly longer code, and whether it is a number is asked of its bits.
 
 Run in workers of the pool, which import nothing of this package, so this file imports the standard library alone.
 """
@@ -20,11 +23,22 @@ PACKED = re.compile(
     r"^(?P<indent>\s*)(?P<name>(?:add|sub|mul|fma|min|max|setp)(?:\.\w+)*?\.(?:s16|u16|f16|bf16))x2\s+(?P<into>%\w+(?:\|%\w+)?),\s*(?P<given>%\w+(?:,\s*%\w+){1,2});",
     re.MULTILINE,
 )
+NUMBERS = re.compile(r"\bsetp\.(?P<asked>num|nan)\.(?P<type>f16|bf16)\s+(?P<into>%\w+),\s*(?P<a>%?\w+),\s*(?P<b>%?\w+);")
+INFINITY = {"f16": 0x7C00, "bf16": 0x7F80}  # the largest bits of a number without its sign
 
 
 def apart(ptx: str) -> str:
     """The text with one instruction for each half."""
-    return PACKED.sub(halves, ptx)
+    return NUMBERS.sub(by_bits, PACKED.sub(halves, ptx))
+
+
+def by_bits(found: re.Match[str]) -> str:
+    """Whether two numbers of 16 bits are both numbers (num), or one is none (nan)."""
+    compared, joined = ("le", "and") if found["asked"] == "num" else ("gt", "or")
+    most, into = INFINITY[found["type"]], found["into"]
+    parts = [".reg .b16 m, n;", *(f"and.b16 {bits}, {found[name]}, 0x7FFF;" for bits, name in (("m", "a"), ("n", "b")))]
+    parts += [f"setp.{compared}.u16 {into}, m, {most};", f"setp.{compared}.{joined}.u16 {into}, n, {most}, {into};"]
+    return " ".join(["{", *parts, "}"])
 
 
 def halves(found: re.Match[str]) -> str:

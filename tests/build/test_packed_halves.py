@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dynacompile.build import uniform_registers
@@ -77,3 +79,33 @@ def test_ptxas_gets_no_pairs():
     _, ptx, cubin = worker.compile_text(JOB)
     assert "16x2" not in ptx
     assert "16x2" not in uniform_registers.disassemble(cubin, worker.knobs.nvidia.nvdisasm.path)
+
+
+def test_whether_halves_are_numbers_is_asked_of_their_bits():
+    one = "setp.num.bf16 %p1, %rs3, %rs4;"
+    assert apart(one) == (
+        "{ .reg .b16 m, n; and.b16 m, %rs3, 0x7FFF; and.b16 n, %rs4, 0x7FFF; setp.le.u16 %p1, m, 32640; setp.le.and.u16 %p1, n, 32640, %p1; }"
+    )
+    assert "setp.gt.u16 %p1, m, 31744; setp.gt.or.u16 %p1, n, 31744, %p1; }" in apart("setp.nan.f16 %p1, %rs3, %rs4;")
+    both = apart("\tsetp.num.f16x2 \t%p2|%p3, %r1, %r12;")
+    assert both.count("0x7FFF") == 4 and "and.b16 m, a1, 0x7FFF; and.b16 n, b1, 0x7FFF; setp.le.u16 %p3, m, 31744;" in both
+    assert apart("setp.num.f32 %p1, %f1, %f2;") == "setp.num.f32 %p1, %f1, %f2;"
+
+
+NOT_NAN = """
+import triton
+import triton.language as tl
+@triton.jit
+def magnitudes(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    x = tl.abs(tl.load(x_ptr + i).to(tl.float32))
+    tl.store(y_ptr + i, tl.where(x >= 0.0, x, 0.0))
+"""
+
+
+@pytest.mark.parametrize("pointer", ["*fp16", "*bf16"])
+def test_ptxas_is_not_asked_whether_halves_are_numbers(pointer):
+    worker = triton_worker()
+    _, ptx, cubin = worker.compile_text({**JOB, "text": NOT_NAN, "entry": "magnitudes", "pointers": [pointer] * 2, "constants": {"BLOCK": 256}, "warps": 1})
+    assert "0x7FFF" in ptx and not re.search(r"setp\.(num|nan)\.b?f16", ptx)
+    assert ".NAN" not in uniform_registers.disassemble(cubin, worker.knobs.nvidia.nvdisasm.path)
