@@ -4,14 +4,14 @@ which containers it should not look into."""
 from __future__ import annotations
 
 import re
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from dynacompile.guards.evaluate import evaluate
+from dynacompile.guards.evaluate import CONTAINERS, evaluate
 from dynacompile.guards.program import Failure, failures
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.guard_facts import ShapeFacts, is_a, plain_twin
@@ -21,8 +21,6 @@ from dynacompile.private import of_torch
 
 NUMBERS = (int, float)
 FLAGS = (bool, str)
-GROWING = (list, deque)
-CONTAINERS = (list, deque, dict, set, defaultdict, OrderedDict, Counter)
 ITEMS = frozenset({"LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # guards of what a container holds
 OWN = re.compile(r"^(__\w+__|_parameters|_modules|_buffers)$|_hooks$")  # dicts that make up an object or a module
 MOST_STATES = 4  # of a container that have entries
@@ -55,7 +53,7 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
                 flags.add(source)
                 if type(failure.guard.expected) is str:
                     flags |= beside(guards, source)
-            elif failure.guard.kind == "LENGTH" and type(evaluate(source, frame)) in GROWING:
+            elif failure.guard.kind in ("LENGTH", "SET") and is_of_items(failure.guard, frame):
                 numbers.add(Length(source))
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
                 with of_torch.DisableTorchFunction():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import singledispatch
@@ -184,9 +184,13 @@ def _(source: ir.ValueAt, base: Any) -> Any:
     return next(islice(base.values(), source.place, None), MISSING)
 
 
+CONTAINERS = (list, deque, dict, set, defaultdict, OrderedDict, Counter)
+"""Whose length and elements no code of the program's says."""
+
+
 @based(ir.Length)
 def _(source: ir.Length, base: Any) -> Any:
-    return len(base) if type(base) in (list, deque) else MISSING
+    return len(base) if type(base) in CONTAINERS else MISSING
 
 
 @based(ir.TypeOf)

@@ -263,7 +263,7 @@ class Applied(Source):
 
 @source
 class Length(Source):
-    """`len(base)`, of an exact list or deque."""
+    """`len(base)`, of an exact list, deque, dict or set."""
 
     base: Source
 

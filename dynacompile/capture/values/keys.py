@@ -118,8 +118,10 @@ def as_keys(cx: Context, values: Sequence[Value]) -> Sequence[Value]:
 def key_in(cx: Context, key: Value, container: Source | None, content: Collection[Hashable]) -> Hashable:
     """What stands for a key that is looked up, or stored, in a container that may exist before the frame. content: the keys that it has."""
     refuse_own(cx, key.pytype(), *KEYS)
-    if container is not None and cx.policy is not None and cx.policy.changing and not cx.policy.changing.isdisjoint(key.numbers()):
-        raise unsupported("changing-key", container.text())
+    if container is not None and cx.policy is not None and cx.policy.changing:
+        numbers, changing = set(key.numbers()), cx.policy.changing
+        if numbers and (container in changing or not changing.isdisjoint(numbers)):
+            raise unsupported("changing-key", container.text())
     hashed = key_of(key)
     check_numbers(hashed, content)
     if container is None:

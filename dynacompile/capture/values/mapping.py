@@ -17,7 +17,7 @@ from dynacompile.capture.values.keys import check_numbers, is_found_by_identity,
 from dynacompile.capture.values.sequence import HEAP_TYPE, ListValue, TupleValue
 from dynacompile.ir.guard_facts import Presence, is_a
 from dynacompile.ir.namespaces import MISSING, defines
-from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Source
+from dynacompile.ir.source import Attr, Constant, Item, ItemOf, Length, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -62,7 +62,7 @@ class DictLike(Entries):
         return self.size(cx)
 
     def truth(self, cx: Context) -> bool:
-        return bool(self.length(cx))
+        return self.counted(cx).truth(cx)
 
     def has_attr(self, cx: Context, name: str) -> bool:
         return defines(self.cls, name)
@@ -157,6 +157,15 @@ class DictValue(DictLike):
         for key in self.stored:
             self.guard_key(cx, key)
         return len(self.content)
+
+    def counted(self, cx: Context) -> Value:
+        """A number of each call, where it has varied and no key was removed."""
+        if self.known_keys or type(self) is not DictValue or self.source is None or cx.policy is None or Length(self.source) not in cx.policy.numbers:
+            return super().counted(cx)
+        for key in self.stored:
+            self.guard_key(cx, key)
+        before, added = cx.wrap(len(self.original), Length(self.source)), len(self.content) - len(self.original)
+        return cx.operator("add", [before, ConstantValue(added)]) if added else before
 
     def get_item(self, cx: Context, key: Value) -> Value:
         found = self.find(cx, key)

@@ -14,7 +14,7 @@ from dynacompile.capture.values.sequence import SequenceIterator, SequenceValue,
 from dynacompile.capture.values.set_tables import Recipe, Table, replayed
 from dynacompile.cpython import RUNNING
 from dynacompile.ir.namespaces import defines
-from dynacompile.ir.source import Constant, Source
+from dynacompile.ir.source import Constant, Length, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -315,6 +315,15 @@ class GivenSet(SetValue):
                 self.put(element)
             self.read |= {e: Lazy(cx, e, Constant(e, f"a {type(e).__name__}")) for e in by_identity}
         return self.read
+
+    def counted(self, cx: Context) -> Value:
+        """A number of each call, where it has varied and no element was asked for."""
+        if self.read is None and cx.policy is not None and Length(self.source) in cx.policy.numbers:
+            return cx.wrap(len(self.real), Length(self.source))
+        return super().counted(cx)
+
+    def truth(self, cx: Context) -> bool:
+        return self.counted(cx).truth(cx) if self.read is None else super().truth(cx)
 
     def children(self) -> Sequence[Value]:
         return () if self.read is None else super().children()
