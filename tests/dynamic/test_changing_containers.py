@@ -130,3 +130,17 @@ def test_the_break_says_which_container_and_what_to_do():
         end()
     (told,) = {(e.reason, e.hint) for e in events if isinstance(e, GraphBroke)}
     assert told[0] == "s.losses holds something else in each call" and "history[-1]" in told[1]
+
+
+@pytest.mark.parametrize(
+    "make", [dict, set, collections.OrderedDict, lambda given: collections.defaultdict(int, given)], ids=["dict", "set", "ordered", "default"]
+)
+def test_lengths_that_vary_are_numbers(make):
+    def program(given, x):
+        return x * len(given) if len(given) % 2 else x + len(given)
+
+    compiled = dynacompile.compile(program, isolate_recompiles=True, fullgraph=True)
+    for n in (1, 2, 3, 4, 7, 10, 21):
+        given, x = make(dict.fromkeys(range(n), 1)), torch.ones(3)
+        torch.testing.assert_close(compiled(given, x), program(given, x))
+    assert len(dynacompile.cache_entries(compiled)) == 3
