@@ -10,12 +10,14 @@ from __future__ import annotations
 import runpy
 import sys
 from datetime import timedelta
+from typing import Any
 
 from torch.distributed import ProcessGroupGloo, Store, distributed_c10d
 
 
 class OneThread(ProcessGroupGloo):
-    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta):
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, **more: Any):
+        # torch 2.15 passes enable_reconfigure, too, which stays off here.
         options = ProcessGroupGloo._Options()
         options._devices = [ProcessGroupGloo.create_default_device()]
         options._threads = 1
