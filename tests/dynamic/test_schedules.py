@@ -243,9 +243,13 @@ def test_others(name):
     assert entries(compared(OTHERS[name])) == 2
 
 
+FIXED_EXPONENTS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15)  # of _foreach_pow, whose argument is a symbol since torch 2.15
+
+
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_numbers_that_are_constants(name):
-    assert entries(compared(CONSTANTS[name])) == EACH
+    found = entries(compared(CONSTANTS[name]))
+    assert found == EACH or (name == "exponents of lists" and found == 2 and not FIXED_EXPONENTS)
 
 
 LAUNCHED = {**DRAWS, **TRAINING, **OTHERS}
