@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz.growing import difference, source_of
 
 
-@pytest.mark.parametrize("first", [*range(0, 200, 50), 100000, 100050, 200000, 200050, 300000, 300050, 300100])
+@pytest.mark.parametrize("first", [*range(0, 200, 50), 100000, 200000, 300000, 300050])
 def test_as_in_eager(first):
     found = [f"{source_of(seed)}{told}" for seed in range(first, first + 50) if (told := difference(seed))]
     assert not found, "\n".join(found)
