@@ -77,6 +77,7 @@ def run(function, events=None):
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_no_call_recompiles_in_the_end(program):
     events: list = []
