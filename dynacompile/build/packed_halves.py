@@ -5,7 +5,6 @@
 - Of two pairs of floats whose same half is a constant in both, negative in one, that constant loses its sign: of `max.NaN.f16x2 d, {-inf, x}, {-inf, y}` one
   half became inf, and that of `add.rn.bf16x2 d, {-1, x}, {-1, y}` 0. Sums, differences, products, extremes and comparisons all do so. Such constants are what a
   load gives where its mask is known to be false, as a pool takes them for the padding around an image, all of whose results were inf.
-
 - Whether two pairs of floats are numbers, `setp.num.f16x2`, was true of a NaN, also where it was asked of each half: ptxas joins them. LLVM asks it for
   `abs(x) >= 0`.
 
@@ -23,7 +22,7 @@ PACKED = re.compile(
     r"^(?P<indent>\s*)(?P<name>(?:add|sub|mul|fma|min|max|setp)(?:\.\w+)*?\.(?:s16|u16|f16|bf16))x2\s+(?P<into>%\w+(?:\|%\w+)?),\s*(?P<given>%\w+(?:,\s*%\w+){1,2});",
     re.MULTILINE,
 )
-NUMBERS = re.compile(r"\bsetp\.(?P<asked>num|nan)\.(?P<type>f16|bf16)\s+(?P<into>%\w+),\s*(?P<a>%?\w+),\s*(?P<b>%?\w+);")
+NUMBERS = re.compile(r"\bsetp\.(?P<asked>num|nan)(?:\.ftz)?\.(?P<type>f16|bf16)\s+(?P<into>%\w+),\s*(?P<a>%?\w+),\s*(?P<b>%?\w+);")
 INFINITY = {"f16": 0x7C00, "bf16": 0x7F80}  # the largest bits of a number without its sign
 
 

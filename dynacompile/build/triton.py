@@ -85,10 +85,15 @@ def build_chosen(sources: Mapping[str, KernelSource], chosen: Mapping[str, int],
 
 def ways_to_build(source: KernelSource, chosen: int) -> list[tuple[Candidate, int]]:
     """Candidates with the form that the example needs, the chosen one first, and then with the form that relies on nothing, where that is another."""
-    order = sorted(source.candidates, key=lambda candidate: candidate != source.candidates[chosen])
-    first = [(candidate, forms.first(source, candidate)) for candidate in order]
-    general = [(candidate, forms.count(source, candidate) - 1) for candidate in order]
+    general = general_ways(source, chosen)
+    first = [(candidate, forms.first(source, candidate)) for candidate, _ in general]
     return [*first, *(way for way in general if way not in first)]
+
+
+def general_ways(source: KernelSource, chosen: int) -> list[tuple[Candidate, int]]:
+    """Candidates, the chosen one first, with the form that relies on nothing."""
+    order = sorted(source.candidates, key=lambda candidate: candidate != source.candidates[chosen])
+    return [(candidate, forms.count(source, candidate) - 1) for candidate in order]
 
 
 class OtherForms:
@@ -126,13 +131,11 @@ class OtherForms:
     def for_every_call(self, name: str) -> CudaKernel:
         """A form that relies on nothing, of the first candidate for which Triton does not refuse it. The lock is held."""
         source, chosen = self.kernels[name]
-        order = sorted(source.candidates, key=lambda candidate: candidate != chosen)
-        for candidate in order:
-            general = (source, candidate, forms.count(source, candidate) - 1)
-            found = build_forms({name: general}, self.env, self.store, {name} if candidate is not order[-1] else frozenset())
-            if found:
-                break
-        return found[name]
+        ways = general_ways(source, source.candidates.index(chosen))
+        for way in ways[:-1]:
+            if found := build_forms({name: (source, *way)}, self.env, self.store, {name}):
+                return found[name]
+        return build_forms({name: (source, *ways[-1])}, self.env, self.store)[name]
 
 
 def build_candidates(sources: Mapping[str, KernelSource], wanted: Sequence[tuple[str, int]], env: Env, store: Store) -> dict[tuple[str, int], CudaKernel]:

@@ -40,7 +40,8 @@ class ShapePolicy:
 
     everything: all that are no module state. sizes, strides: dimensions by the source of the tensor. numbers: sources of ints and floats.
     flags: sources of bools and texts that vary; no symbols, but values that an entry relies on only where they are read.
-    changing: sources of containers that had other items for each of many entries; what has to know them all is left to Python.
+    changing: sources of containers that had other items for each of many entries, and of numbers and texts that were keys; what has to know all items, or
+    such a key, is left to Python.
     declared: dimensions and their ranges by the user's name for the tensor. marks: there are tensors with marks, or ints of loops, or varying numbers
     that were read. loops: such ints, of loops that go on after a graph break, are symbols. varying: ends of the paths of numbers that are, too.
     ones: sizes may be 1 in the entry for others. ints, floats: such numbers may be symbols. values: so may what depends on the values of tensors;

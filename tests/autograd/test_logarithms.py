@@ -54,3 +54,15 @@ def test_an_exponent_is_wide_where_its_logarithm_was_rounded():
     exponential = made.args[0]
     assert made.target is aten._to_copy.default and exponential.target is aten.exp.default and exponential.meta["val"].dtype == torch.float32
     assert exponential.args[0].args[1].args[0] is y and (kept, same) == (other, rounded)
+
+
+def test_a_logarithm_of_another_device_stays_rounded():
+    g = Graph()
+    x, y = g.input(8), g.input(8, dtype=torch.float32, device="cpu")
+    moved = g.graph.call_function(aten._to_copy.default, (y,), {"dtype": torch.bfloat16, "device": x.meta["val"].device})
+    with g.mode:
+        moved.meta["val"] = torch.empty(8, dtype=torch.bfloat16, device="cuda:0")
+    out = g.call(aten.exp.default, g.call(aten.sub.Tensor, x, moved))
+    g.graph.output(((out,),))
+    widen_exponents(g.graph)
+    assert [n.target for n in g.graph.nodes if n.op == "call_function"] == [aten._to_copy.default, aten.sub.Tensor, aten.exp.default]

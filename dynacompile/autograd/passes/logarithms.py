@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 import torch.fx
 
-from dynacompile.autograd.facts import is_view
+from dynacompile.autograd.facts import geometry, is_view
+from dynacompile.private.of_torch import FakeTensor
 
 aten = torch.ops.aten
 HALVES = (torch.bfloat16, torch.float16)
@@ -28,17 +29,20 @@ def widen_exponents(graph: torch.fx.Graph) -> torch.fx.Graph:
         if views is None or x.meta["val"].dtype != node.meta["val"].dtype:  # type: ignore[union-attr]
             continue
         with graph.inserting_before(node):
+            added = [called(graph, node, aten._to_copy.default, (x,), {"dtype": torch.float32})]
             wide = views[0].args[0]
             for view in views[1:]:
-                wide = called(graph, view.target, (wide, *view.args[1:]), dict(view.kwargs))
-            left = called(graph, aten._to_copy.default, (x,), {"dtype": torch.float32})
-            exponential = called(graph, aten.exp.default, (called(graph, aten.sub.Tensor, (left, wide), {}),), {})
-            made = called(graph, aten._to_copy.default, (exponential,), {"dtype": node.meta["val"].dtype})
-        made.meta = {**node.meta, "val": made.meta["val"]}
-        node.replace_all_uses_with(made)
-        graph.erase_node(node)
-        if not difference.users:
-            graph.erase_node(difference)
+                wide = called(graph, node, view.target, (wide, *view.args[1:]), dict(view.kwargs))
+                added.append(wide)
+            added.append(called(graph, node, aten.sub.Tensor, (added[0], wide), {}))
+            added.append(called(graph, node, aten.exp.default, (added[-1],), {}))
+            added.append(called(graph, node, aten._to_copy.default, (added[-1],), {"dtype": node.meta["val"].dtype}))
+        if geometry(added[-1]) == geometry(node):
+            node.replace_all_uses_with(added[-1])
+            graph.erase_node(node)
+            added = [] if difference.users else [difference]
+        for unused in reversed(added):
+            graph.erase_node(unused)
     return graph
 
 
@@ -48,15 +52,17 @@ def views_of_a_rounding(node: torch.fx.Node) -> list[torch.fx.Node] | None:
     while is_view(views[-1]) and len(views[-1].all_input_nodes) == 1:
         views.append(views[-1].all_input_nodes[0])
     rounding = views[-1]
-    if rounding.target is not aten._to_copy.default or rounding.args[0].meta["val"].dtype != torch.float32:  # type: ignore[union-attr]
+    if rounding.target is not aten._to_copy.default:
         return None
-    return views[::-1]
+    before: FakeTensor = rounding.args[0].meta["val"]  # type: ignore[union-attr]
+    return views[::-1] if before.dtype == torch.float32 and before.device == rounding.meta["val"].device else None
 
 
-def called(graph: torch.fx.Graph, target: torch.fx.node.Target, args: tuple, kwargs: dict) -> torch.fx.Node:
+def called(graph: torch.fx.Graph, like: torch.fx.Node, target: torch.fx.node.Target, args: tuple, kwargs: dict) -> torch.fx.Node:
+    """A call with its fake, of the user's line that `like` is of."""
     made = graph.call_function(target, args, kwargs)  # type: ignore[arg-type]
     given = torch.fx.map_arg(args, lambda a: a.meta["val"])
     tensor = next(a for a in given if isinstance(a, torch.Tensor))
     with tensor.fake_mode:  # type: ignore[attr-defined]
-        made.meta["val"] = target(*given, **kwargs)  # type: ignore[operator]
+        made.meta = {**like.meta, "val": target(*given, **kwargs)}  # type: ignore[operator]
     return made

@@ -309,11 +309,8 @@ class GivenSet(SetValue):
             cx, real = self.cx, self.real
             cx.guard("SET", self.source, frozenset(real))
             by_identity = {e for e in real if not is_known_key(e)}
-            known = (cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real if e not in by_identity)
-            self.read = {}
-            for element in known:
-                self.put(element)
-            self.read |= {e: Lazy(cx, e, Constant(e, f"a {type(e).__name__}")) for e in by_identity}
+            known = SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real if e not in by_identity])
+            self.read = known.content | {e: Lazy(cx, e, Constant(e, f"a {type(e).__name__}")) for e in by_identity}
         return self.read
 
     def counted(self, cx: Context) -> Value:
