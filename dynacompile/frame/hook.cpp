@@ -155,9 +155,9 @@ PyObject* meet_unknown(PyThreadState* ts, Frame* frame, const Scope& scope, Extr
     RegionState* state = scope.state;
     PyObject* on_miss = scope.on_miss;
     if (ts->tracing || state->full->count(extra->serial)) return run_plainly(ts, frame);  // tracing: code of audit hooks, tracers and profilers
-    bool handles = false;
-    if (!without_throwing([&] { handles = is_signal_handler(frame_code(frame)); })) return unwind(ts, frame);
-    if (handles) return run_plainly(ts, frame);  // it is no part of the program that it interrupts
+    bool interrupts = false;
+    if (!without_throwing([&] { interrupts = interrupts_program(frame_code(frame)); })) return unwind(ts, frame);
+    if (interrupts) return run_plainly(ts, frame);
     const bool is_target = frame_code(frame) == scope.target;  // the scope is this thread's, and may be another's stack after the callback
     const bool at_limit = limit_reached(*extra, *state) != nullptr;
     PyObject* answer = ask(ts, frame, extra, state, on_miss);
@@ -205,12 +205,12 @@ bool find_entry(Frame* frame, Extra* extra, const RegionState& state, Entry** fo
     return looked && (*found || !PyErr_Occurred());
 }
 
-// A frame on a thread that is in no region, as all are that compile. Signals are handled between any two bytecodes of a compile: what handles them
-// has torch's state as it is outside of it.
+// A frame on a thread that is in no region, as all are that compile. What the interpreter calls between two bytecodes of a compile, as it does handlers of
+// signals, has torch's state as it is outside of it.
 PyObject* evaluate_plainly(PyThreadState* ts, Frame* frame, int throwflag) {
     Outside* outside = compile_of_thread();
     if (outside && takes_turns()) stay(take_turn);
-    if (!outside || !outside->handles_signals(frame_code(frame))) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
+    if (!outside || !outside->is_interrupted_by(frame_code(frame))) return _PyEval_EvalFrameDefault(ts, frame, throwflag);
     std::optional<Outside::Visit> visit;
     const bool visits = without_throwing([&] { visit.emplace(outside); });
     return _PyEval_EvalFrameDefault(ts, frame, visits ? throwflag : 1);

@@ -169,10 +169,7 @@ PyObject* code_of(PyObject* handler, int depth = 0) {
     return call && PyFunction_Check(call) ? PyFunction_GET_CODE(call) : nullptr;
 }
 
-std::vector<PyRef> find_handlers() {
-    std::vector<PyRef> found;
-    if (!_PyOS_IsMainThread()) return found;
-    KeptError kept;
+void find_signal_handlers(std::vector<PyRef>& found) {
     const PyRef module = PyRef::take(PyImport_ImportModule("_signal"));
     for (int number = 1; module && number < NSIG; number++) {
         const PyRef handler = PyRef::take(PyObject_CallMethod(module.get(), "getsignal", "i", number));
@@ -180,18 +177,45 @@ std::vector<PyRef> find_handlers() {
         if (code) found.push_back(PyRef::share(code));
         PyErr_Clear();
     }
+}
+
+PyRef collection_callbacks() {
+    const PyRef gc = PyRef::take(PyImport_ImportModule("gc"));
+    PyRef callbacks = PyRef::take(gc ? PyObject_GetAttrString(gc.get(), "callbacks") : nullptr);
+    return callbacks && PyList_CheckExact(callbacks.get()) ? std::move(callbacks) : PyRef();
+}
+
+// The codes of what the interpreter calls between any two bytecodes of a program: handlers of signals, on the main thread, callbacks of the collector,
+// and what reports the exceptions of finalizers.
+std::vector<PyRef> find_interrupters() {
+    std::vector<PyRef> found;
+    KeptError kept;
+    if (_PyOS_IsMainThread()) find_signal_handlers(found);
+    const PyRef callbacks = collection_callbacks();
+    for (Py_ssize_t i = 0; callbacks && i < PyList_GET_SIZE(callbacks.get()); i++) {
+        PyObject* code = code_of(PyList_GET_ITEM(callbacks.get(), i));
+        if (code) found.push_back(PyRef::share(code));
+    }
+    PyObject* reports = PySys_GetObject("unraisablehook");
+    PyObject* code = reports ? code_of(reports) : nullptr;
+    if (code) found.push_back(PyRef::share(code));
     PyErr_Clear();
     return found;
 }
 
-// Of gc.callbacks: finalizers of the program's garbage run as they would outside of the compile that set the collection off.
+PyObject* collection_callback;
+thread_local bool collecting = false;  // from the first of the collector's callbacks to the last
+
+// Of gc.callbacks: finalizers of the program's garbage run as they would outside of the compile that set the collection off, and are no part of the
+// region that did.
 PyObject* around_collection(PyObject*, PyObject* args) {
     static thread_local std::optional<Outside::Visit> visit;
     const char* phase;
     PyObject* facts;
     if (!PyArg_ParseTuple(args, "sO", &phase, &facts)) return nullptr;
     visit.reset();
-    if (*phase == 's' && phase[2] == 'a' && innermost) visit.emplace(innermost);  // "start", not "stop"
+    collecting = *phase == 's' && phase[2] == 'a';  // "start", not "stop"
+    if (collecting && innermost) visit.emplace(innermost);
     Py_RETURN_NONE;
 }
 
@@ -309,14 +333,19 @@ PyType_Spec mode_method_spec = {"dynacompile_native.ModeMethod", sizeof(ModeMeth
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR, mode_method_slots};
 
 bool watch_collections() {
-    PyObject* gc = PyImport_ImportModule("gc");
-    PyObject* callbacks = gc ? PyObject_GetAttrString(gc, "callbacks") : nullptr;
-    PyObject* function = callbacks ? PyCFunction_New(&collection_function, nullptr) : nullptr;
-    const bool done = function && PyList_Append(callbacks, function) == 0;
-    Py_XDECREF(function);
-    Py_XDECREF(callbacks);
-    Py_XDECREF(gc);
-    return done;
+    const PyRef callbacks = collection_callbacks();
+    collection_callback = callbacks ? PyCFunction_New(&collection_function, nullptr) : nullptr;
+    return collection_callback && PyList_Append(callbacks.get(), collection_callback) == 0;
+}
+
+// False, too, where the program has emptied gc.callbacks meanwhile: nothing says then when the collection ends.
+bool runs_a_collection() {
+    if (!collecting) return false;
+    KeptError kept;
+    const PyRef callbacks = collection_callbacks();
+    collecting = callbacks && PySequence_Contains(callbacks.get(), collection_callback) == 1;
+    PyErr_Clear();
+    return collecting;
 }
 
 }  // namespace
@@ -326,7 +355,7 @@ Outside::Outside()
       cache_(at::autocast::is_autocast_cache_enabled()),
       nesting_(nesting()),
       around_(innermost),
-      handlers_(find_handlers()) {
+      interrupters_(find_interrupters()) {
     if (compiles++ == 0) save_process();
     innermost = this;
 }
@@ -354,19 +383,13 @@ void Outside::set(const Deterministic& wanted) {
     set_deterministic(wanted);
 }
 
-bool is_signal_handler(PyCodeObject* code) {
-    for (const PyRef& handler : find_handlers()) {
-        if (handler.get() == reinterpret_cast<PyObject*>(code)) return true;
-    }
-    return false;
+static bool is_code_of(const std::vector<PyRef>& interrupters, PyCodeObject* code) {
+    return std::any_of(interrupters.begin(), interrupters.end(), [&](const PyRef& known) { return known.get() == reinterpret_cast<PyObject*>(code); });
 }
 
-bool Outside::handles_signals(PyCodeObject* code) const {
-    for (const PyRef& handler : handlers_) {
-        if (handler.get() == reinterpret_cast<PyObject*>(code)) return true;
-    }
-    return false;
-}
+bool interrupts_program(PyCodeObject* code) { return runs_a_collection() || is_code_of(find_interrupters(), code); }
+
+bool Outside::is_interrupted_by(PyCodeObject* code) const { return is_code_of(interrupters_, code); }
 
 Outside::Visit::Visit(Outside* outside) : state_(std::make_unique<at::ThreadLocalStateGuard>(*outside->state_)), cache_(at::autocast::is_autocast_cache_enabled()) {
     at::autocast::set_autocast_cache_enabled(outside->cache_);

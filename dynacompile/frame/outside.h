@@ -52,8 +52,8 @@ class Outside {
         bool cache_ = false;
     };
 
-    // Whether a function of this code handles signals. What handles them runs between any two bytecodes of the compile.
-    bool handles_signals(PyCodeObject* code) const;
+    // Whether the interpreter runs this code between any two bytecodes of the compile, as it does handlers of signals and callbacks of the collector.
+    bool is_interrupted_by(PyCodeObject* code) const;
 
     Outside* around() const { return around_; }  // the compile that this one runs in, on its thread
 
@@ -63,13 +63,14 @@ class Outside {
     std::optional<Deterministic> before_, ours_;  // of the process, where this compile has changed it
     int nesting_;
     Outside* around_;
-    std::vector<PyRef> handlers_;
+    std::vector<PyRef> interrupters_;
     const FunctionModesOff off_;
     const GuardedModes guarded_{&off_.modes()};
 };
 
-// Whether a function of this code is set to handle a signal; false on threads on which none is handled. Takes some microseconds.
-bool is_signal_handler(PyCodeObject* code);
+// Whether the interpreter runs this code in the midst of a program that does not call it: a handler of signals, a callback of the collector or a finalizer
+// of what that collects. Takes some microseconds.
+bool interrupts_program(PyCodeObject* code);
 
 // The innermost compile of this thread, or null.
 Outside* compile_of_thread();

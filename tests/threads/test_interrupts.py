@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
 import sys
 import threading
+import time
 import warnings
+from typing import ClassVar
 
 import pytest
 import sympy  # noqa: F401 - its first import adds a filter of warnings
@@ -186,6 +189,101 @@ def test_a_handler_is_not_compiled():
         signal.signal(signal.SIGUSR1, before)
     assert ran == [2.0]
     assert not [e for e in dynacompile.cache_entries(compiled) if "<locals>.handle" in e.frame]
+
+
+class Cyclic:
+    """Garbage that only a collection finds."""
+
+    ended: ClassVar[list[float]] = []
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __del__(self):
+        self.ended.append(helped(2.0))
+
+
+def helped(number):
+    return torch.full((2,), number).sum().item()
+
+
+class Reports:
+    def __call__(self, unraisable):
+        Cyclic.ended.append(helped(3.0))
+
+
+@pytest.mark.parametrize("place", [0, None], ids=["first", "last"])
+def test_what_the_collector_calls_is_not_compiled(place):
+    """Its callbacks are called with times and phases, as those of hypothesis are: each would have an entry of its own, in whatever region has run."""
+    ran = []
+
+    def watch(phase, facts):
+        ran.append((phase, helped(time.perf_counter())))
+
+    def program(x):
+        y = x + 1
+        Cyclic()
+        gc.collect()
+        return y * 2
+
+    gc.collect()
+    Cyclic.ended.clear()
+    gc.callbacks.insert(len(gc.callbacks) if place is None else place, watch)
+    try:
+        compiled = dynacompile.compile(program, isolate_recompiles=True, backend="eager")
+        for _ in range(3):
+            assert compiled(torch.ones(2)).tolist() == [4, 4]
+    finally:
+        gc.callbacks.remove(watch)
+    assert len(ran) >= 6  # a compile may set off more
+    assert Cyclic.ended == [4.0] * 3
+    assert not [e for e in dynacompile.cache_entries(compiled) if any(name in e.frame for name in ("watch", "__del__", "helped"))]
+
+
+def test_what_reports_errors_of_finalizers_is_not_compiled(monkeypatch):
+    class Fails:
+        def __del__(self):
+            raise ValueError("of a finalizer")
+
+    def program(x, held):
+        y = x + 1
+        held.clear()
+        return y * 2
+
+    monkeypatch.setattr(sys, "unraisablehook", Reports())
+    Cyclic.ended.clear()
+    compiled = dynacompile.compile(program, isolate_recompiles=True, backend="eager")
+    for _ in range(3):
+        assert compiled(torch.ones(2), [Fails()]).tolist() == [4, 4]
+    assert Cyclic.ended == [6.0] * 3
+    assert not [e for e in dynacompile.cache_entries(compiled) if "__call__" in e.frame or "helped" in e.frame]
+
+
+def test_a_program_that_drops_the_collectors_callbacks_in_a_collection_is_still_compiled():
+    class Drops:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            gc.callbacks.clear()
+
+    def program(x):
+        Drops()
+        gc.collect()
+        return x + 1
+
+    def later(x):
+        return x * 2
+
+    kept = list(gc.callbacks)
+    try:
+        dynacompile.compile(program, isolate_recompiles=True, backend="eager")(torch.ones(2))
+        assert not gc.callbacks
+        compiled = dynacompile.compile(later, isolate_recompiles=True, backend="eager")
+        assert compiled(torch.ones(2)).tolist() == [2, 2]
+    finally:
+        gc.callbacks[:] = kept
+    assert len(dynacompile.cache_entries(compiled)) == 1
 
 
 def test_an_error_that_recurs_is_still_the_programs():
