@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -80,3 +81,22 @@ def test_static_cache():
 def test_growing_cache():
     events = story(None)
     assert 1 < sum(isinstance(e, Compiled) for e in events) <= 5
+
+
+@pytest.mark.parametrize(("cache", "entries"), [("static", 2), ("dynamic", 3)])  # the prompt, the steps, and those whose length is a number
+def test_a_language_model_of_transformers(cache, entries):
+    """Its static caches write with a way around devices that lack an operator, in a clause."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 16, "intermediate_size": 32, "vocab_size": 50}
+    torch.manual_seed(0)
+    model, prompt = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval(), torch.tensor([[3, 1, 4], [1, 5, 9]])
+    asked = {"attention_mask": torch.tensor([[0, 1, 1], [1, 1, 1]]), "max_new_tokens": 8, "min_new_tokens": 8, "pad_token_id": 0, "cache_implementation": cache}
+    want = [copy.deepcopy(model).generate(prompt, do_sample=False, **asked) for _ in range(2)]
+    events = []
+    end = dynacompile.subscribe(events.append)
+    model.forward = dynacompile.compile(model.forward, isolate_recompiles=True, backend="eager", options={"fallback": "none"})
+    got = [model.generate(prompt, do_sample=False, **asked) for _ in range(2)]
+    end()
+    assert all(map(torch.equal, got, want))
+    assert not [e for e in events if isinstance(e, (GraphBroke, FrameSkipped))]
+    assert sum(isinstance(e, Compiled) for e in events) <= entries

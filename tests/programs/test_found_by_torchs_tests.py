@@ -199,6 +199,22 @@ def takes_another_error(t, places):
         return t
 
 
+def has_a_way_for_devices_without_a_kernel(t, places):
+    """As caches of keys and values write."""
+    try:
+        t.index_copy_(0, places, t[places] * 2)
+    except NotImplementedError:
+        t[places] = t[places] * 2
+    return t
+
+
+def tells_of_singular_matrices(t, places):
+    try:
+        return t[places] * 2
+    except torch.linalg.LinAlgError:
+        return t
+
+
 def cleans_up(t, places):
     try:
         return t[places] * 2
@@ -214,9 +230,21 @@ def looks_up_first(t, places):
         return t
 
 
-@pytest.mark.parametrize("program", [takes_another_error, cleans_up, looks_up_first])
+@pytest.mark.parametrize("program", [takes_another_error, has_a_way_for_devices_without_a_kernel, tells_of_singular_matrices, cleans_up, looks_up_first])
 def test_clauses_that_take_no_such_error_end_no_graph(program):
     assert not same(program, GOOD, torch.tensor([1]))
+
+
+def adds_what_has_no_kernel(t):
+    try:
+        return t + t
+    except NotImplementedError:
+        return t.float() * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint64], ids=str)
+def test_a_clause_for_types_without_a_kernel_takes_the_error(dtype):
+    same(adds_what_has_no_kernel, torch.arange(4.0).to(dtype))
 
 
 @pytest.mark.parametrize("program", [adds_jitter, tries_again])

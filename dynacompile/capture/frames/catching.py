@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
 ERRORS: Sequence[type] = (IndexError, RuntimeError)
-OF_PYTHON: Sequence[type] = (ValueError, ArithmeticError)
+"""The classes of what operators raise by values: these, and no subclass of them."""
+OF_PYTHON: Sequence[type] = (ValueError, ZeroDivisionError, OverflowError)
 """What Python's functions raise of numbers that are read from tensors."""
+OF_A_MATRIX: Sequence[type] = (*ERRORS, torch.linalg.LinAlgError)
+WITHOUT_KERNELS: Sequence[type] = (*ERRORS, NotImplementedError)
 OF_MATRICES = frozenset(
     """
     cholesky cholesky_ex cholesky_inverse cholesky_solve eig eigh eigvals eigvalsh inv inv_ex inverse ldl_factor ldl_factor_ex lstsq lu_factor lu_factor_ex
@@ -57,6 +60,16 @@ DIVISIONS = frozenset("floordiv ifloordiv mod imod floor_divide floor_divide_ re
 SUBSCRIPTS = (operator.getitem, operator.setitem)
 NAMES = OF_MATRICES | OF_NUMBERS | AT_PLACES | DIVISIONS | {f"linalg_{name}" for name in OF_MATRICES} | {"getitem", "setitem"}
 TRANSFORMS = ("fft_", "stft", "istft")
+FEW_KERNELS = frozenset(
+    {
+        torch.complex32,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        *(dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype) and dtype.itemsize == 1 and dtype.is_floating_point),
+    }
+)
+"""Types for which CPUs have no kernels of most operators."""
 LOOKUPS = (torch.nn.functional.embedding, operator.getitem)
 LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_CHECK", "BUILD_TUPLE"})
 
@@ -64,10 +77,13 @@ LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_
 def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
     """Breaks the graph where a clause around an operation may take what it raises. Of rows that are looked up, guards may say that they are there."""
     name = target if type(target) is str else getattr(target, "__name__", "")
-    errors = ERRORS
     if target is PYTHON_NUMBER:
         name, errors = called_name(args[1].constant()), OF_PYTHON
-    elif not lacks_kernels(name, (*args, *kwargs.values())) and (name not in NAMES or not may_raise(target, name.removeprefix("linalg_"), args)):
+    elif lacks_kernels(name, (*args, *kwargs.values())):
+        errors = WITHOUT_KERNELS
+    elif name in NAMES and may_raise(target, name.removeprefix("linalg_"), args):
+        errors = OF_A_MATRIX if name.removeprefix("linalg_") in OF_MATRICES else ERRORS
+    else:
         return
     for frame in frames:
         if any(takes(frame, handler, errors) for handler in handlers_around(frame.decoded, frame.current)):
@@ -77,9 +93,9 @@ def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, arg
 
 
 def lacks_kernels(name: str, given: Iterable[Value]) -> bool:
-    """Whether CPUs may have no kernel for these operands, which fakes don't ask for: of complex32 for most operations, of halves for Fourier transforms."""
+    """Whether CPUs may have no kernel for these operands, which fakes don't ask for: of FEW_KERNELS for most operations, of halves for Fourier transforms."""
     dtypes = {tensor.sample.dtype for tensor in tensors_of(given) if tensor.sample.device.type == "cpu"}
-    return torch.complex32 in dtypes or torch.float16 in dtypes and name.startswith(TRANSFORMS)
+    return not dtypes.isdisjoint(FEW_KERNELS) or torch.float16 in dtypes and name.startswith(TRANSFORMS)
 
 
 def tensors_of(given: Iterable[Value]) -> Iterator[TensorValue]:
@@ -168,4 +184,4 @@ def named(frame: SymbolicFrame, loads: Sequence[Instr]) -> Value | None:
 
 def matches(wanted: Value, errors: Sequence[type]) -> bool:
     parts = wanted.items if isinstance(wanted, TupleValue) else [wanted]
-    return any(not isinstance(part, ClassValue) or any(issubclass(part.real, error) or issubclass(error, part.real) for error in errors) for part in parts)
+    return any(not isinstance(part, ClassValue) or any(issubclass(error, part.real) for error in errors) for part in parts)
