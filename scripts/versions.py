@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAIRS = ("3.11:2.13.0", "3.11:2.14.1", "3.12:2.11.0", "3.12:2.15.0", "3.13:2.15.0")
 PACKAGES = """setuptools>=77
-    wheel pytest pytest-xdist pytest-timeout hypothesis expecttest greenlet tensorboardX sympy numpy jinja2 lightning>=2.6,!=2.6.2,!=2.6.3
+    wheel pytest pytest-xdist pytest-timeout hypothesis expecttest einops greenlet tensorboardX sympy numpy jinja2 lightning>=2.6,!=2.6.2,!=2.6.3
     hydra-core>=1.3,<1.4 omegaconf wandb rich scikit-learn vl-convert-python>=1.7 ruff mypy import-linter""".split()
 CLOSING = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.M)
 

@@ -18,7 +18,7 @@ from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.rows import row_of
 from dynacompile.capture.values.sequence import TupleValue
-from dynacompile.capture.values.trusted_modules import is_trusted
+from dynacompile.capture.values.trusted_modules import has_pure_functions, is_trusted
 from dynacompile.ir.guard_facts import Presence, hashes_by_identity, identity
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.source import Constant, Item, Remembered, Source
@@ -32,7 +32,7 @@ class MemoizedFunction(CallableValue):
     """A cached function. What its cache has for a call is read there, by a source of its own, and the residual code makes the call, too, which the
     cache counts; the entry relies on that the cache still has it. Where it has nothing, Python makes the call.
 
-    Functions of libraries that are taken as they are, and those that are marked as constant, are asked while the graph is made.
+    Functions of libraries that are taken as they are or are known as pure, and those that are marked as constant, are asked while the graph is made.
     """
 
     def __init__(self, real: Any, source: Source):
@@ -40,6 +40,10 @@ class MemoizedFunction(CallableValue):
 
     def describe(self) -> str:
         return f"{self.source.text()}, a cached function" if self.source else "a cached function"
+
+    def name(self) -> str:
+        """What it is called in texts; caches of partial functions and of objects have no name of their own."""
+        return getattr(self.real, "__qualname__", type(self.real.__wrapped__).__qualname__)
 
     def pytype(self) -> type:
         return LruWrapper
@@ -58,11 +62,11 @@ class MemoizedFunction(CallableValue):
         raise unsupported("unknown-attribute", f"{self.describe()}: {name}")
 
     def wrapped(self, cx: Context) -> Value:
-        return cx.wrap(self.real.__wrapped__, Constant(self.real.__wrapped__, f"{self.real.__qualname__}.__wrapped__"))
+        return cx.wrap(self.real.__wrapped__, Constant(self.real.__wrapped__, f"{self.name()}.__wrapped__"))
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         marked = getattr(self.real.__wrapped__, "_dynamo_marked_constant", False)  # by torch.compiler.assume_constant_result
-        if marked or is_trusted(self.real.__wrapped__.__module__):
+        if marked or has_pure_functions(getattr(self.real.__wrapped__, "__module__", None)):
             return self.ask(cx, args, kwargs)
         cache = cache_of(self.real)
         key = None if cache is None else self.key(cx, args, kwargs)
@@ -71,7 +75,7 @@ class MemoizedFunction(CallableValue):
         bounded = self.real.cache_parameters()["maxsize"] is not None
         if bounded and not native_core().links_are_known():
             raise unsupported("unknown-function", f"{self.describe()}, of bounded size, on a Python whose caches have entries of unknown form,")
-        place = Constant(cache, f"the cache of {self.real.__qualname__}")
+        place = Constant(cache, f"the cache of {self.name()}")
         if cx.fullgraph and key not in cache and not cx.effects:
             self.ask(cx, args, kwargs)
         if key not in cache:
@@ -92,7 +96,11 @@ class MemoizedFunction(CallableValue):
         except Exception as reason:  # the program's own
             check_recurs(reason, lambda: self.run(cx, args, kwargs))
             raise raises(type(reason), str(reason), known=False, by_user=True) from reason
-        return cx.of(result) if is_immutable(result) else self.wrapped(cx).call(cx, args, kwargs)
+        if is_immutable(result):
+            return cx.of(result)
+        if not is_trusted(getattr(self.real.__wrapped__, "__module__", None)):  # the cache has it from now on, and others may know it as one object
+            return cx.wrap(result, Constant(result, f"what {self.name()} gives"))
+        return self.wrapped(cx).call(cx, args, kwargs)
 
     def run(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Any:
         with cx.overrides.in_force():
@@ -124,7 +132,7 @@ def call_again(function: Any, names: tuple[str, ...], *args: Any) -> None:
 def part(cx: Context, value: Value) -> Any:
     """An argument as a part of a key."""
     value = cx.force(value)
-    if isinstance(value, TupleValue) and value.cls is tuple:
+    if isinstance(value, TupleValue) and value.cls in (tuple, torch.Size):
         return tuple(part(cx, item) for item in value.elements(cx))
     if isinstance(value, TensorValue):
         raise NotConstant(value.describe())
