@@ -101,6 +101,18 @@ def unsupported(code: str, detail: object = "") -> Unsupported:
     return Unsupported(code, row.reason.format(detail), row.hint)
 
 
+class ToBeLoaded(Unsupported):
+    """Python loads a module here, once: what breaks for it, callers included, serves only as long as it is not loaded.
+
+    name: of the module.
+    """
+
+    def __init__(self, name: str):
+        row = BREAKS["import"]
+        super().__init__("import", row.reason.format(name), row.hint)
+        self.name = name
+
+
 class Raised(Unsupported):
     """The program raises an exception here: for a handler of it, where one is followed; a break otherwise, so that Python raises it.
 

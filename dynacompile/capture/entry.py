@@ -18,7 +18,7 @@ import torch.fx
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.bound_numbers import bind_numbers
 from dynacompile.capture.breaking import can_execute, finish_break
-from dynacompile.capture.breaks import BREAKS, OF_VALUES, WHOLE, NotConstant, Raised, unsupported
+from dynacompile.capture.breaks import BREAKS, OF_VALUES, WHOLE, NotConstant, Raised, ToBeLoaded, unsupported
 from dynacompile.capture.bytecode import CodeCache, is_resume
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.frames.interpreter import SymbolicFrame, is_plain_frame
@@ -53,10 +53,10 @@ from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, RunsDiffer, Unsupported, VerifyError
 from dynacompile.ir.captured import PENDING, Break, Captured, GraphInput, Guard, Site, Wrappers, no_guards
-from dynacompile.ir.guard_facts import GlobalState, global_state, is_a
+from dynacompile.ir.guard_facts import GlobalState, Presence, global_state, is_a
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
-from dynacompile.ir.source import DictAttr, Free, Global, Local, Source
+from dynacompile.ir.source import Constant, DictAttr, Free, Global, Local, Source
 from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import Enter, Leave
 from dynacompile.private import of_torch
@@ -92,6 +92,7 @@ class Attempt:
     broke: Break | None = None
     escaped: int | None = None  # the step that raised the exception which leaves the frame
     raised: Raised | None = None  # that exception, where a raise statement raised it and the residual code can raise it
+    loads: str | None = None  # the module that Python loads where it broke
 
 
 def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: ShapePolicy | None = None, facts: Facts | None = None) -> Captured:
@@ -233,8 +234,11 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         raise NeedsSymbols(values=True, if_whole=True)
     if looks_at_frame(attempt, frame):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
+    loads = attempt.loads
     with SavedModes(manner.with_gradients) as modes:
         attempt = run(modes.trace(trace()), frame, stop)
+        if loads is not None:
+            attempt.cx.guard("DICT_CONTAINS", Constant(sys.modules, "sys.modules"), Presence(loads, False))
         if attempt.broke is not None:
             raise RunsDiffer("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
@@ -292,6 +296,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
             symbolic.step()
         except (Unsupported, NotConstant, RecursionError) as reason:
             attempt.broke = break_of(reason, cx)
+            attempt.loads = reason.name if isinstance(reason, ToBeLoaded) else None
             if isinstance(reason, Raised) and isinstance(reason.value, ExceptionValue):
                 attempt.escaped = reason.value.step
                 attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None

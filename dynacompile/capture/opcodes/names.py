@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import Raised, unsupported
+from dynacompile.capture.breaks import Raised, ToBeLoaded, unsupported
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.base import NULL, Lazy
 from dynacompile.capture.values.cells import UNBOUND, CellValue
@@ -139,7 +141,7 @@ def load_assertion_error(f: SymbolicFrame, i: Instr) -> None:
 
 @opcode("IMPORT_NAME", effect=-1)
 def import_name(f: SymbolicFrame, i: Instr) -> None:
-    """An import of a module that is loaded already has no effect but its result."""
+    """An import of a module that is loaded already has no effect but its result, unless what is wanted from it is a module of it that is not."""
     fromlist, level = f.pop(), f.pop()
     name = f.code.co_names[i.arg]
     package = f.scope.table.get("__package__") or ""
@@ -148,10 +150,24 @@ def import_name(f: SymbolicFrame, i: Instr) -> None:
         name = package.rsplit(".", depth - 1)[0] + ("." + name if name else "")
     wanted = name if fromlist.truth(f.cx) else name.partition(".")[0]
     if name not in sys.modules or wanted not in sys.modules:
-        raise unsupported("import", name)
+        raise ToBeLoaded(name)
+    if fromlist.truth(f.cx):
+        for part in fromlist.constant():
+            if is_to_be_loaded(sys.modules[name], part):
+                raise ToBeLoaded(f"{name}.{part}")
     for loaded in {name, wanted}:
         f.cx.names.of_dict(sys.modules, "sys.modules", loaded)
     f.push(f.cx.wrap(sys.modules[wanted], Constant(sys.modules[wanted], wanted)))
+
+
+def is_to_be_loaded(package: ModuleType, name: str) -> bool:
+    """Whether `from package import name` loads a module."""
+    if not hasattr(package, "__path__") or name in vars(package) or f"{package.__name__}.{name}" in sys.modules:
+        return False
+    try:
+        return importlib.util.find_spec(f"{package.__name__}.{name}") is not None
+    except (ImportError, ValueError):  # of a finder that does not know the package
+        return True
 
 
 @opcode("IMPORT_FROM", effect=1)
