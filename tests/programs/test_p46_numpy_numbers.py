@@ -96,3 +96,25 @@ def test_breaks(fn):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensors_are_left_to_numpy():
     check(of_tensor, arg(), options=CAPTURE, graphs=None, breaks=1)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float16, np.int32])
+@pytest.mark.parametrize(
+    "given", [tuple, list, lambda items: dict(enumerate(items)), lambda items: [[items[0]], [items[1]]]], ids=["tuple", "list", "dict", "nested"]
+)
+def test_the_type_of_numbers_that_lie_in_an_argument(given, kind):
+    def made(x, items):
+        listed = list(items.values()) if isinstance(items, dict) else items
+        return x + 1, torch.tensor(listed), torch.as_tensor(listed)
+
+    check(made, arg(), given([kind(1), kind(0)]), options=CAPTURE)
+
+
+def test_numbers_that_torch_refuses_together():
+    def made(x, items):
+        try:
+            return x + 1, torch.tensor([2, items[0]])
+        except TypeError as error:
+            return x + 2, str(error)
+
+    check(made, arg(), [np.bool_(True)], options=CAPTURE, graphs=None, breaks=None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import pytest
 import torch
 
 import dynacompile
+from dynacompile import events
 from tests.checking import check
 
 EAGER = {"backend": "eager"}
@@ -224,3 +227,44 @@ def test_what_is_written_at_places_is_read_first_and_cast(kind, given):
         ours, eagers = np.arange(4).astype(kind), np.arange(4).astype(kind)
         np.testing.assert_array_equal(compiled(ours, places, given), at_places(eagers, places, given))
         np.testing.assert_array_equal(ours, eagers)
+
+
+NO_ARRAYS = {
+    "a deque": lambda a: (deque([1.5, 2.5]),),
+    "a list of arrays": lambda a: ([a, a],),
+    "a tuple of arrays and numbers": lambda a: ((a[0, 0], 2.0),),
+    "a view of a dict": lambda a: ({1.5: a}.keys(), a),
+    "None": lambda a: (None, a),
+    "too few": lambda a: (a,),
+    "too many": lambda a: (a, a, a, a),
+    "by name": None,
+}
+
+
+FUNCTIONS = [getattr(np, name) for name in "add exp bitwise_and matmul sum std argmax dot cumsum round reshape squeeze stack where clip".split()]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("form", NO_ARRAYS)
+def test_what_numpy_makes_an_array_of_or_refuses_is_left_to_numpy(form):
+    given = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for function in FUNCTIONS:
+
+        def call(a, function=function):
+            return (a + 1).sum(), function(a=a) if form == "by name" else function(*NO_ARRAYS[form](a))
+
+        told: list = []
+        end = dynacompile.subscribe(told.append)
+        ours, eagers = (outcome(f, given.copy()) for f in (dynacompile.compile(call, isolate_recompiles=True, **EAGER), call))
+        end()
+        assert ours[0] == eagers[0], function
+        assert ours[1] is eagers[1] is None or np.allclose(ours[1], eagers[1]), function
+        assert not [event for event in told if isinstance(event, events.FrameSkipped) and "[internal]" in event.reason], (function, told)
+
+
+def outcome(function, given):
+    try:
+        _, found = function(given)
+    except (TypeError, ValueError, np.exceptions.AxisError) as error:
+        return type(error), 0.0
+    return type(found), found if np.asarray(found).dtype.kind in "fib" else None

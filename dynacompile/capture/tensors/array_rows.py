@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.sequence import ListValue
+from dynacompile.capture.values.sequence import ListValue, SequenceValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -53,6 +53,15 @@ ROWS: dict[Any, Row] = {}
 METHOD_ROWS: dict[str, Row] = {}
 
 
+def is_array(value: Value) -> bool:
+    """Whether a value is an array, or a number that comes of one."""
+    return hasattr(value, "as_tensor")
+
+
+def refuse(name: str) -> NoReturn:
+    raise unsupported("unknown-function", f"numpy.{name} of this form")
+
+
 def type_of(value: Value) -> Any:
     """A number or an array of one element of the type of a value, for NumPy to say what the result is."""
     dtype = getattr(value, "dtype", None)
@@ -63,10 +72,10 @@ def type_of(value: Value) -> Any:
 
 def tensor_for(cx: Context, value: Value, dtype: np.dtype, all_tensors: bool = False) -> Value:
     """An operand in the type that NumPy computes in."""
-    if not hasattr(value, "as_tensor"):
+    if not is_array(value):
         number = ConstantValue(dtype.type(value.constant()).item())
         return cx.op("call_function", torch.full, [cx.of(()), number], {"dtype": ConstantValue(torch_type(dtype))}) if all_tensors else number
-    tensor = value.as_tensor(cx)
+    tensor = value.as_tensor(cx)  # type: ignore[attr-defined]
     wanted = torch_type(dtype)
     return tensor if tensor.fake.dtype is wanted else cx.op("call_method", "to", [tensor, ConstantValue(wanted)], {})
 
@@ -80,7 +89,7 @@ def torch_type(dtype: np.dtype) -> torch.dtype:
 
 def made(cx: Context, result: Value, like: Sequence[Value], dtype: np.dtype, is_scalar: bool | None = None) -> Value:
     """The array that a tensor of the graph stands for. is_scalar: None where it is one if all operands are."""
-    from_arrays = next(type(v) for v in like if hasattr(v, "as_tensor"))
+    from_arrays = next(type(v) for v in like if is_array(v))
     if isinstance(result, TensorValue) and result.fake.dtype is not torch_type(dtype):
         result = cx.op("call_method", "to", [result, ConstantValue(torch_type(dtype))], {})
     scalar = all(getattr(v, "is_scalar", True) for v in like) if is_scalar is None else is_scalar
@@ -93,10 +102,13 @@ def elementwise(function: Any, target: Any, compares: bool = False, allowed: Cal
             samples = [type_of(a) for a in args]
         except NotConstant as reason:
             raise unsupported("unknown-function", f"numpy.{function.__name__} of a {reason}") from reason
-        if kwargs or not all(isinstance(s, (int, float, bool, np.generic, np.ndarray)) for s in samples):
-            raise unsupported("unknown-function", f"numpy.{function.__name__} of this form")
-        with np.errstate(all="ignore"):
-            result = function(*samples).dtype
+        if kwargs or len(args) != function.nin or not all(isinstance(s, (int, float, bool, np.generic, np.ndarray)) for s in samples):
+            refuse(function.__name__)
+        try:
+            with np.errstate(all="ignore"):
+                result = function(*samples).dtype
+        except (TypeError, ValueError) as reason:
+            raise unsupported("would-raise", f"numpy.{function.__name__}: {type(reason).__name__}: {reason}") from reason
         inner = np.result_type(*samples) if compares else result
         if allowed is not None and not allowed(inner, args):
             raise unsupported("unknown-function", f"numpy.{function.__name__} of {inner.name}")
@@ -157,11 +169,11 @@ for _name in ("logical_and", "logical_or", "logical_not"):
 
 
 def bound(function: str, names: str, args: list[Value], kwargs: dict[str, Value], **defaults: Any) -> list[Any]:
-    """Arguments by name, as constants but for the first."""
+    """Arguments by name, as constants but for the first, which is an array. NumPy itself takes what else it makes arrays of: deques, lists that hold arrays."""
     listed = names.split()
-    if len(args) > len(listed) or set(kwargs) - set(listed):
-        raise unsupported("unknown-function", f"numpy.{function} of this form")
     given = dict(zip(listed, args)) | kwargs
+    if len(args) > len(listed) or set(kwargs) - set(listed) or listed[0] not in given or not is_array(given[listed[0]]):
+        refuse(function)
     try:
         return [given[listed[0]], *(given[name].constant() if name in given else defaults.get(name) for name in listed[1:])]
     except NotConstant as reason:
@@ -192,10 +204,6 @@ def reduction(name: str, target: Any, extra: str = "") -> None:
     ROWS[getattr(np, name)] = METHOD_ROWS[name] = row
 
 
-def refuse(name: str) -> Any:
-    raise unsupported("unknown-function", f"numpy.{name} of this form")
-
-
 for _name, _target in {"sum": torch.sum, "mean": torch.mean, "max": torch.amax, "min": torch.amin, "all": torch.all, "any": torch.any}.items():
     reduction(_name, _target)
 reduction("var", torch.var, " ddof")
@@ -207,7 +215,7 @@ reduction("argmin", torch.argmin)
 
 def dot(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of matrices and vectors, where it is their product."""
-    if kwargs or len(args) != 2 or not all(hasattr(a, "as_tensor") and 0 < a.as_tensor(cx).fake.dim() < 3 for a in args):
+    if kwargs or len(args) != 2 or not all(is_array(a) and 0 < a.as_tensor(cx).fake.dim() < 3 for a in args):  # type: ignore[attr-defined]
         refuse("dot")
     return ROWS[np.matmul](cx, args, kwargs)
 
@@ -225,7 +233,7 @@ def cumsum(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 def rounded(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     array, decimals = bound("round", "a decimals", args, kwargs, decimals=0)
-    if array.dtype.kind != "f" or decimals or not array.as_tensor(cx).fake.dim():  # NumPy multiplies and divides by a power of ten
+    if array.dtype.kind != "f" or type(decimals) is not int or decimals or not array.as_tensor(cx).fake.dim():  # NumPy multiplies and divides by a power of ten
         refuse("round")
     return made(cx, cx.op("call_function", torch.round, [array.as_tensor(cx)], {}), [array], array.dtype)
 
@@ -240,10 +248,9 @@ def shaped(name: str, method: str, names: str, change: Callable[..., list[Any]],
     """A function that gives the same elements in another shape: np.name(a, ...), and the method."""
 
     def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        array = args[0]
-        if array.is_scalar:  # type: ignore[attr-defined]
+        if kwargs or not args or not is_array(args[0]) or args[0].is_scalar:  # type: ignore[attr-defined]
             refuse(name)
-        rest = [a.constant() for a in args[1:]] if not kwargs else refuse(name)
+        array, rest = args[0], [a.constant() for a in args[1:]]
         tensor: TensorValue = array.as_tensor(cx)  # type: ignore[attr-defined]
         found = cx.op("call_method", method, [tensor, *map(cx.of, change(tensor, rest))], {})
         return made(cx, found, [array], array.dtype, is_scalar=False)  # type: ignore[attr-defined]
@@ -295,9 +302,11 @@ METHOD_ROWS["astype"] = astype
 
 def joined(name: str, target: Any) -> None:
     def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        parts, axis = bound(name, "arrays axis", args, kwargs, axis=0)
-        arrays = parts.elements(cx)
-        if not all(hasattr(a, "as_tensor") and not a.is_scalar for a in arrays) or axis is None:
+        if set(kwargs) - {"axis"} or not 1 <= len(args) <= 2 - len(kwargs) or not isinstance(args[0], SequenceValue):
+            refuse(name)
+        arrays: Any = args[0].elements(cx)  # type: ignore[attr-defined]
+        axis = next((value.constant() for value in (*args[1:], *kwargs.values())), 0)
+        if not all(is_array(a) and not a.is_scalar for a in arrays) or axis is None:
             refuse(name)
         result = np.result_type(*(a.dtype for a in arrays))
         found = cx.op("call_function", target, [ListValue([tensor_for(cx, a, result) for a in arrays]), ConstantValue(axis)], {})
@@ -311,7 +320,7 @@ joined("stack", torch.stack)
 
 
 def where(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 3 or kwargs or not hasattr(args[0], "as_tensor"):
+    if len(args) != 3 or kwargs or not is_array(args[0]):
         refuse("where")
     result = np.where(np.ones(1, bool), type_of(args[1]), type_of(args[2])).dtype
     condition = tensor_for(cx, args[0], np.dtype(bool))

@@ -280,7 +280,10 @@ def call_numpy(cx: Context, function: Any, args: list[Value], kwargs: dict[str, 
     row = ROWS.get(function)
     if row is None:
         raise unsupported("unknown-function", f"numpy.{function.__name__} of an array that is not known")
-    return row(cx, args, kwargs)
+    try:
+        return row(cx, args, kwargs)
+    except NotConstant as reason:
+        raise unsupported("unknown-function", f"numpy.{function.__name__} of a {reason}") from reason
 
 
 def errors_of_numpy() -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import Value, wraps
+from dynacompile.capture.values.base import Lazy, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.rows import handles
@@ -109,10 +109,15 @@ def inferred_dtype(cx: Context, value: Value) -> torch.dtype | None:
     """The type that `torch.tensor(value)` takes from NumPy's numbers; None where there are none."""
     if not holds_numbers(value):
         return None
-    return torch.tensor(plain(cx, value)).dtype
+    try:
+        return torch.tensor(plain(cx, value)).dtype
+    except (TypeError, ValueError, OverflowError) as reason:
+        raise unsupported("would-raise", f"torch.tensor: {type(reason).__name__}: {reason}") from reason
 
 
 def holds_numbers(value: Value) -> bool:
+    if isinstance(value, Lazy) and (type(value.real) in KNOWN or type(value.real) in (list, tuple)):  # an item that nobody has read yet
+        value = value.force()
     return isinstance(value, NumpyNumber) or isinstance(value, SequenceValue) and any(map(holds_numbers, value.items))
 
 
