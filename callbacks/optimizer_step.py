@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
@@ -15,8 +15,10 @@ import dynacompile
 from dynacompile.ops.wrappers import is_wrapper
 from dynacompile.private import of_torch
 
-VARYING = ("lr", "initial_lr", "momentum", "betas[0]", "betas[1]", "weight_decay")
+VARYING = ("lr", "initial_lr", "momentum", "weight_decay")
 """What schedulers change in a group of parameters."""
+CYCLED = ("betas[0]",)
+"""What those change besides that cycle the momentum: OneCycleLR, and CyclicLR. A symbol takes a part of a second, so others leave it a constant."""
 Step = Callable[..., Any]
 
 
@@ -25,6 +27,12 @@ def update(step: Step, optimizer: Optimizer, clip: Callable | None, bound: float
     if clip is not None:
         clip(parameters_of(optimizer), bound)
     step(**options)
+
+
+def varying(schedulers: Iterable[Any]) -> tuple[str, ...]:
+    """Ends of the paths of the numbers that schedulers of an optimizer change, those in SequentialLR and ChainedScheduler among them; none without schedulers."""
+    each = [inner for scheduler in schedulers for inner in (scheduler, *getattr(scheduler, "_schedulers", ()))]
+    return (*VARYING, *(CYCLED if any(getattr(scheduler, "cycle_momentum", False) for scheduler in each) else ())) if each else ()
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:

@@ -63,7 +63,7 @@ class CompiledRun(CompiledParts):
         names = ["optimizer_step"] if len(optimizers) == 1 else [f"optimizer_step.{number}" for number in range(len(optimizers))]
         self.settings.check_steps(tuple(dict.fromkeys((*STEP_NAMES, *names))), f"a fit with {len(optimizers)} optimizer{'s' * (len(optimizers) != 1)}")
         apart = {"isolate_recompiles": True}  # one code steps every optimizer
-        varying = optimizer_step.VARYING if trainer.lr_scheduler_configs else ()  # symbols take SymPy, a part of a second
+        varying = optimizer_step.varying(config.scheduler for config in trainer.lr_scheduler_configs)  # symbols take SymPy, a part of a second
         arguments = {name: {**self.arguments(name, varying), **apart, "name": name} for name in (*names, "optimizer_step")}
         with self.isolated():
             steps = {name: OptimizerStep(optimizer, arguments[name]) for name, optimizer in zip(names, optimizers)}

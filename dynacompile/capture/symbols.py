@@ -408,11 +408,18 @@ def counts_loop(source: Source | None) -> bool:
 
 
 def is_varying(real: float, source: Source, policy: ShapePolicy) -> bool:
-    """Whether the user said of a number that it varies, by its name or the end of its path: steps, model.steps, lr of group['lr']."""
+    """Whether the user said of a number that it varies, by its name or the end of its path: steps, model.steps, lr of group['lr'], betas[0] of
+    group['betas'][0]."""
     if not policy.varying or not (policy.floats if isinstance(real, float) else policy.ints):
         return False
     text = source.text()
-    return any(text == name or text.endswith(("." + name, f"[{name!r}]")) for name in policy.varying)
+    return any(text == name or text.endswith(("." + name, as_key(name))) for name in policy.varying)
+
+
+def as_key(name: str) -> str:
+    """The end of the path of a dict's item that is called by a name: ['lr'], ['betas'][0]."""
+    key, bracket, rest = name.partition("[")
+    return f"[{key!r}]{bracket}{rest}"
 
 
 def is_state(source: Source, real: torch.Tensor) -> bool:

@@ -46,6 +46,23 @@ def test_a_scheduler_that_is_made_in_the_fit_leaves_the_step_compiled(tmp_path):
     left_nothing(compiled)
 
 
+class Cycles(Project):
+    """A schedule of the momentum beside that of the rate."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
+        warm = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=2)
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=self.lr, total_steps=40)
+        schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warm, cycle], [2])
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+def test_a_momentum_that_a_scheduler_cycles_does_not_recompile(tmp_path):
+    plain, compiled = (fit(Cycles, tmp_path / str(on), on) for on in (False, True))
+    same(compiled, plain)
+    assert compiled.entries == STEPS and not compiled.count(events.Recompiled)
+
+
 class Replaces(L.Callback):
     """Puts a step of its own in the place of the optimizer's, and does not call the one before."""
 
