@@ -30,7 +30,7 @@ def update(step: Step, optimizer: Optimizer, clip: Callable | None, bound: float
 
 
 def varying(schedulers: Iterable[Any]) -> tuple[str, ...]:
-    """Ends of the paths of the numbers that schedulers of an optimizer change, those in SequentialLR and ChainedScheduler among them; none without schedulers."""
+    """Ends of the paths of the numbers that schedulers of an optimizer change, those in SequentialLR and the like among them. None without any."""
     each = [inner for scheduler in schedulers for inner in (scheduler, *getattr(scheduler, "_schedulers", ()))]
     return (*VARYING, *(CYCLED if any(getattr(scheduler, "cycle_momentum", False) for scheduler in each) else ())) if each else ()
 
