@@ -51,10 +51,7 @@ class DynamoCallback(Callback):
         dispatch: Mapping[str, Mapping[str, Any]] | None = None,
         **options: Any,
     ):
-        if isinstance(settings, CompileSettings):
-            self.settings = dataclasses.replace(settings, **options) if options else settings
-        else:
-            self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
+        self.settings = CompileSettings.given(settings, options)
         if dispatch is not None:
             self.settings = dataclasses.replace(self.settings, dispatch=dict(dispatch))
         origins().check()

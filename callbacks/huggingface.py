@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import sys
 import time
@@ -51,10 +50,7 @@ class DynacompileCallback(TrainerCallback):
     """
 
     def __init__(self, settings: CompileSettings | Mapping[str, Any] | Sequence[str] | str | None = None, **options: Any):
-        if isinstance(settings, CompileSettings):
-            self.settings = dataclasses.replace(settings, **options)
-        else:
-            self.settings = CompileSettings.of(CompileSettings.mapping(settings) | options)
+        self.settings = CompileSettings.given(settings, options)
         for name in ("auto", "show"):
             if getattr(self.settings, name):
                 raise ConfigError(f"{name} is not supported with transformers' Trainer: use DynamoCallback with Lightning for it")

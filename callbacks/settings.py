@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,18 +83,36 @@ class CompileSettings:
         """Settings from the flat mapping of the config group; an unknown key is a ConfigError with the nearest name. A text is a mode; a list, or a mapping
         whose keys are no settings and not like one, are `modules`."""
         values = cls.mapping(values)
-        for key in values:
-            if key not in cls.names():
-                raise ConfigError(f"unknown key compile.{key}: {nearest(key, cls.names())}")
+        cls.check_names(values)
         check_compiler_flags(values)
         own = {key: value for key, value in values.items() if key in cls.own_names()}
         return cls(**own, base=CompileConfig.of({key: value for key, value in values.items() if key not in own}))
+
+    @classmethod
+    def given(cls, settings: CompileSettings | CompileValues | Sequence[str] | str | None, options: CompileValues) -> CompileSettings:
+        """Settings as a callback is given them: in one object, or in a form that `of` takes, and keys of the config group one by one, which win."""
+        cls.check_names(options)
+        if not isinstance(settings, CompileSettings):
+            return cls.of(cls.mapping(settings) | options)
+        check_compiler_flags(options)
+        own = {key: value for key, value in options.items() if key in cls.own_names()}
+        base = {name: getattr(settings.base, name) for name in CompileConfig.names()} | {key: value for key, value in options.items() if key not in own}
+        return dataclasses.replace(settings, **own, base=CompileConfig.of(base))
+
+    @classmethod
+    def check_names(cls, names: Iterable[str]) -> None:
+        """Raises ConfigError for a name that is no key of the config group."""
+        for name in names:
+            if name not in cls.names():
+                raise ConfigError(f"unknown key compile.{name}: {nearest(name, cls.names())}")
 
     @classmethod
     def mapping(cls, values: CompileValues | Sequence[str] | str | None) -> dict[str, Any]:
         """The flat mapping that a short form of it means."""
         if values is None:
             return {}
+        if isinstance(values, Mapping) and isinstance(values.get("compile"), Mapping):
+            raise ConfigError("the settings hold a group `compile`, as the config of a whole app does: pass that group, config.compile")
         if isinstance(values, Mapping) and (not values or any(key in cls.names() or close(str(key), cls.names()) for key in values)):
             return dict(values)
         return {"mode" if isinstance(values, str) else "modules": values}

@@ -79,6 +79,7 @@ def test_short_forms_of_the_settings(short, values):
         ({"capture_values": 2}, "capture_values must be a bool or null, not 2"),
         ({"modules": {"training_step.foo": {"fuse": False}}}, "'training_step.foo' is no step: the step is 'training_step'"),
         ({"modules": {"optimizer_step.x": {"fuse": False}}}, "'optimizer_step.x' is no step: .* optimizer_step.0, optimizer_step.1"),
+        ({"compile": {"mode": "default"}, "model": {}}, r"hold a group `compile`.*: pass that group, config\.compile"),
         ("fastest", "unknown mode 'fastest'"),
         ({"step": False}, "nothing would be compiled"),
         ({"varying": "lr"}, "varying must list names"),
@@ -92,6 +93,17 @@ def test_every_key_is_checked_before_anything_trains(values, said):
 def test_options_of_the_callback_one_by_one():
     assert DynamoCallback(mode="max_autotune", step=True).settings.base.mode == "max-autotune"
     assert DynamoCallback(["net"], step=False).settings.modules == ["net"]
+    settings = CompileSettings.of({"mode": "max-autotune", "measure_after": 3})
+    changed = DynamoCallback(settings, recompile_limit=4, measure_steps=2).settings
+    assert (changed.base.mode, changed.base.recompile_limit) == ("max-autotune", 4) and (changed.measure_after, changed.measure_steps) == (3, 2)
+
+
+@pytest.mark.parametrize("given", [(), (CompileSettings(),)], ids=["alone", "beside settings"])
+def test_options_of_the_callback_are_keys_of_the_group(given):
+    with pytest.raises(ConfigError, match=r"unknown key compile\.options: valid names: .*recompile_limit"):
+        DynamoCallback(*given, options={"fallback": "none"})
+    with pytest.raises(ConfigError, match=r"unknown key compile\.fulgraph: did you mean 'fullgraph'"):
+        DynamoCallback(*given, fulgraph=True)
 
 
 @pytest.mark.parametrize(
