@@ -20,6 +20,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.keys import key_of
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.sequence import ListValue
 from dynacompile.capture.values.writing import Assumed
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 
 OF_OBJECTS, OF_DICTS = ("stored", "removed"), ("content", "stored", "reordered")
+OWN = (ListValue, DictValue, CellValue)
 CONTENTS = {ObjectValue: OF_OBJECTS, ModuleValue: OF_OBJECTS, DictValue: OF_DICTS, Table: OF_DICTS}
 """Fields that have what was stored into a value: with those of then, it is replayed as it was then."""
 
@@ -147,6 +149,11 @@ class Effects:
 
     def is_outside(self, value: Value) -> bool:
         return value.exists(self.own_cells) if isinstance(value, CellValue) else value.source is not None
+
+    def changes_older(self, since: int, number: int) -> bool:
+        """Whether anything has changed since `count` was `since`, but for lists, dicts and cells that were made after that number was given out. Those are
+        of the plain kinds, which hold their content themselves."""
+        return any(at > since and not (value.number > number and type(value) in OWN and not self.is_outside(value)) for value, at in self.touched.items())
 
     def pending(self) -> list[Value]:
         """Touched values that exist outside of the frame, so that others can see the change."""

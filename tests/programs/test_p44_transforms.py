@@ -143,3 +143,71 @@ def test_caught_exceptions_leave_no_trace():
         return y + 1
 
     check(caught, arg(), options=EAGER)
+
+
+def steps_of_an_inner_loop(x):
+    def task(row):
+        weights, losses = {"w": torch.ones(3), "b": torch.zeros(())}, []
+        for _ in range(3):
+            slopes, loss = torch.func.grad_and_value(lambda p: ((p["w"] * row).sum() + p["b"]).pow(2))(weights)
+            weights = {name: value - 0.1 * slopes[name] for name, value in weights.items()}
+            losses.append(loss)
+        return weights, losses
+
+    return torch.func.vmap(task)(x)
+
+
+def a_counter_in_a_cell(x):
+    def row(t):
+        count = 0
+
+        def next_power():
+            nonlocal count
+            count += 1
+            return t**count
+
+        return next_power() + next_power()
+
+    return torch.func.vmap(row)(x)
+
+
+def branches_with_comprehensions(x):
+    return torch.cond(x.sum() > 0, lambda x: sum([y * 2 for y in (x, x + 1)]), lambda x: {"a": x - 1}["a"], (x,))
+
+
+@pytest.mark.parametrize("fn", [steps_of_an_inner_loop, a_counter_in_a_cell, branches_with_comprehensions])
+def test_a_body_may_write_into_containers_of_its_own(fn):
+    check(fn, torch.randn(4, 3), backward=False, options={"backend": "eager"})
+
+
+def a_list_of_the_frame(x):
+    seen = []
+    return torch.func.vmap(lambda t: (seen.append(1), t * 2)[1])(x), seen
+
+
+def an_own_list_in_one_of_the_frame(x):
+    seen = []
+
+    def row(t):
+        mine = []
+        mine.append(1)
+        seen.append(mine)
+        return t * 2
+
+    return torch.func.vmap(row)(x), seen
+
+
+def a_variable_of_the_frame(x):
+    count = 0
+
+    def row(t):
+        nonlocal count
+        count += 1
+        return t * count
+
+    return torch.func.vmap(row)(x), count
+
+
+@pytest.mark.parametrize("fn", [a_list_of_the_frame, an_own_list_in_one_of_the_frame, a_variable_of_the_frame])
+def test_a_body_that_writes_into_what_was_there_before_is_left_to_python(fn):
+    check(fn, torch.randn(4, 3), graphs=None, breaks=1, backward=False, options={"backend": "eager"})

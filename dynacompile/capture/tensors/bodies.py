@@ -1,6 +1,7 @@
 """Functions that become graphs of their own: the bodies of torch.func's transforms, and of control flow over tensors.
 
-What a body reads of the graph around it becomes an input of it. Bodies with effects are left to Python.
+What a body reads of the graph around it becomes an input of it. Bodies with effects are left to Python; what a body writes into lists, dicts and cells of
+its own, as a comprehension does, is none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch.fx
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.known_numbers import forget
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import KeyOf, Value
+from dynacompile.capture.values.base import KeyOf, Value, next_number
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -90,7 +91,8 @@ class Body:
         recorder, effects = self.cx.recorder, self.cx.effects
         free = set(map(id, own))
         versions = [(value.fake, recorder.version(value.fake)) for value in recorder.values.values() if id(value.fake) not in free]
-        before, ops = (effects.count, len(effects.calls), dict(effects.globals), torch.is_grad_enabled()), recorder.ops
+        before, ops = (len(effects.calls), dict(effects.globals), dict(effects.class_attributes), torch.is_grad_enabled()), recorder.ops
+        count, number = effects.count, next_number()
         recorder.graph = self.graph
         self.cx.bodies.append(self)
         try:
@@ -98,7 +100,8 @@ class Body:
         finally:
             recorder.graph, recorder.ops = self.outer, ops
             self.cx.bodies.pop()
-        if before != (effects.count, len(effects.calls), effects.globals, torch.is_grad_enabled()):
+        after = (len(effects.calls), effects.globals, effects.class_attributes, torch.is_grad_enabled())
+        if before != after or effects.changes_older(count, number):
             raise unsupported("sub-graph", f"{self.name} of a function with effects")
         if any(recorder.version(fake) != version for fake, version in versions):
             if self.may_write and not self.cx.manner.bodies_write:
