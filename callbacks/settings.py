@@ -93,7 +93,7 @@ class CompileSettings:
         """Settings as a callback is given them: in one object, or in a form that `of` takes, and keys of the config group one by one, which win."""
         cls.check_names(options)
         if not isinstance(settings, CompileSettings):
-            return cls.of(cls.mapping(settings) | options)
+            return cls.of({**cls.mapping(settings), **options})
         check_compiler_flags(options)
         own = {key: value for key, value in options.items() if key in cls.own_names()}
         base = {name: getattr(settings.base, name) for name in CompileConfig.names()} | {key: value for key, value in options.items() if key not in own}

@@ -150,10 +150,10 @@ class Effects:
     def is_outside(self, value: Value) -> bool:
         return value.exists(self.own_cells) if isinstance(value, CellValue) else value.source is not None
 
-    def changes_older(self, since: int, number: int) -> bool:
-        """Whether anything has changed since `count` was `since`, but for lists, dicts and cells that were made after that number was given out. Those are
-        of the plain kinds, which hold their content themselves."""
-        return any(at > since and not (value.number > number and type(value) in OWN and not self.is_outside(value)) for value, at in self.touched.items())
+    def changes_older(self, since: int, serial: int) -> bool:
+        """Whether anything has changed since `count` was `since`, but for lists, dicts and cells that were made after `next_serial()` gave `serial`. Those
+        are of the plain kinds, which hold their content themselves."""
+        return any(at > since and not (value.serial > serial and type(value) in OWN and not self.is_outside(value)) for value, at in self.touched.items())
 
     def pending(self) -> list[Value]:
         """Touched values that exist outside of the frame, so that others can see the change."""

@@ -16,7 +16,7 @@ import torch.fx
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.known_numbers import forget
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import KeyOf, Value, next_number
+from dynacompile.capture.values.base import KeyOf, Value, next_serial
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
@@ -92,7 +92,7 @@ class Body:
         free = set(map(id, own))
         versions = [(value.fake, recorder.version(value.fake)) for value in recorder.values.values() if id(value.fake) not in free]
         before, ops = (len(effects.calls), dict(effects.globals), dict(effects.class_attributes), torch.is_grad_enabled()), recorder.ops
-        count, number = effects.count, next_number()
+        count, serial = effects.count, next_serial()
         recorder.graph = self.graph
         self.cx.bodies.append(self)
         try:
@@ -101,7 +101,7 @@ class Body:
             recorder.graph, recorder.ops = self.outer, ops
             self.cx.bodies.pop()
         after = (len(effects.calls), effects.globals, effects.class_attributes, torch.is_grad_enabled())
-        if before != after or effects.changes_older(count, number):
+        if before != after or effects.changes_older(count, serial):
             raise unsupported("sub-graph", f"{self.name} of a function with effects")
         if any(recorder.version(fake) != version for fake, version in versions):
             if self.may_write and not self.cx.manner.bodies_write:

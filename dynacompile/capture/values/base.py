@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.writing import Writer
 
 
-next_number = itertools.count(1).__next__
+next_serial = itertools.count(1).__next__
 """Numbers of containers, in the order in which they are made."""
 
 
 class Value:
     """A Python object as capture knows it."""
 
-    number = 0  # of a list, a dict or a cell: those with a greater one are made later
+    serial = 0  # of a list, a dict or a cell: those with a greater one are made later
     source: Any = None  # a Source, or None
     is_made = False  # the source is of a twin: the object itself is made by the frame
     is_copy = False  # it stands for one of several equal objects, of which guards don't tell which

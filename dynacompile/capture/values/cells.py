@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.values.base import Lazy, Value, next_number
+from dynacompile.capture.values.base import Lazy, Value, next_serial
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.ir.source import ClosureCell, Source
 
@@ -36,7 +36,7 @@ class CellValue(Value):
     def __init__(self, content: Value | None, name: str, slot: int | None = None, free: int | None = None, holder: tuple[Source, int] | None = None):
         self.content, self.name, self.slot, self.free, self.holder = content, name, slot, free, holder
         self.was_empty = content is None
-        self.number = next_number()
+        self.serial = next_serial()
         self.overwritten: bool | None = None  # whether the frame's first change was to set it
 
     def pytype(self) -> type:

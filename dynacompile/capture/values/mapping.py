@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, bind_arguments, builtin_attribute, next_number, no_attribute, wraps
+from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, bind_arguments, builtin_attribute, next_serial, no_attribute, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.dict_iterators import DictIterator, Entries
 from dynacompile.capture.values.keys import check_numbers, is_found_by_identity, is_known_key, key_in, key_of, known_key
@@ -80,7 +80,7 @@ class DictValue(DictLike):
 
     def __init__(self, content: dict[Hashable, tuple[Value, Value]], cls: type = dict, source: Source | None = None, factory: Value | None = None):
         self.content, self.cls, self.source, self.factory = content, cls, source, factory
-        self.number = next_number()
+        self.serial = next_serial()
         self.original = dict(content)
         self.stored: dict[Hashable, Value] = {}
         self.known_keys = source is None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute, next_number, no_attribute, stepped
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute, next_serial, no_attribute, stepped
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.own_methods import own_method
 from dynacompile.ir.guard_facts import Presence
@@ -202,7 +202,7 @@ class ListValue(SequenceValue):
 
     def __init__(self, items: Sequence[Value], source: Source | None = None):
         self.items, self.source = list(items), source
-        self.number = next_number()
+        self.serial = next_serial()
 
     def like(self, items: Sequence[Value]) -> Value:
         return ListValue(items)
