@@ -13,6 +13,7 @@ import torch.fx
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.known_numbers import Reads
+from dynacompile.capture.missing_kernels import Kernels
 from dynacompile.capture.operands import first_line, target_name, tensors_in
 from dynacompile.capture.recorded import Operation, memory_of, storage_of
 from dynacompile.capture.results import Results
@@ -82,6 +83,7 @@ class GraphState:
         self.silent: Counter[int] = Counter()  # id of a storage -> writes of it that not all of its tensors' versions count
         self.turned = 0  # tensors that require gradients since an operation wrote them
         self.folded = Folded()
+        self.kernels = Kernels()
         self.in_inference = False  # whether the frame is in inference mode
         self.begins_in_inference = False
         self.inference_memory: set[int] = set()  # storages of inference tensors

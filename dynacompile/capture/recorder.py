@@ -146,6 +146,8 @@ class Recorder(Inputs):
             raise unsupported("aliased-mutation", f"{target_name(target)} has gradients by members that earlier ones have written")
         check_types(target, [*fakes, *inputs.values()], given)
         check_numbers(target, fakes, inputs)
+        if self.graph is self.root and not any(map(is_wrapper, operands)):
+            self.kernels.check(kind, target, fakes, fake_kwargs, operands)
         if outs and is_of_torch(target):
             check_out_types(target, outs, tensors_in(self.run(kind, target, fakes, inputs)))
         if len(operands) > 1 and not outs:

@@ -120,7 +120,7 @@ def written_float(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> boo
 OF_BITS = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift", "bitwise_right_shift", "gcd", "lcm")
 
 
-@row("bits of floats", "and_", "or_", "xor", "iand", "ior", "ixor", "invert", *OF_BITS, *(f"{name}_" for name in OF_BITS))
+@row("bits of floats", "and_", "or_", "xor", "iand", "ior", "ixor", "__rand__", "__ror__", "__rxor__", "invert", *OF_BITS, *(f"{name}_" for name in OF_BITS))
 def bits(given: Sequence[Any], operands: Sequence[torch.Tensor]) -> bool:
     return not all(map(is_integral, operands))
 

@@ -10,6 +10,7 @@ import dynacompile
 from dynacompile.capture.refused_types import REFUSED, check_types
 from dynacompile.errors import Unsupported
 from dynacompile.events import GraphBroke
+from tests.checking import check
 from tests.scenarios import attempt, check_same
 
 BOOL, INT, HALF, FLOAT, DOUBLE, COMPLEX = torch.bool, torch.int64, torch.bfloat16, torch.float32, torch.float64, torch.complex64
@@ -135,6 +136,55 @@ def test_lists_are_refused_as_their_members_are(count, name):
         yield wrap(caught)([of(FLOAT) for _ in range(count - 1)] + [of(BOOL)])
 
     check_same(story, least=None, atol=2e-2, rtol=2e-2)
+
+
+KERNELS = {
+    "a power of bools": (torch.pow, BOOL, 2),
+    "a product of bools": (torch.matmul, BOOL, 2),
+    "a scan of bools in place": (lambda x: x.cumsum_(0), BOOL, 1),
+    "a soft sign of bools": (F.softsign, BOOL, 1),
+    "a norm over a batch of ints": (lambda x: F.batch_norm(x, None, None, training=True), INT, 1),
+    "a softmax of ints by its operator": (lambda x: torch.ops.aten._softmax(x, 0, False), INT, 1),
+    "a factorization of bfloat16": (torch.linalg.qr, HALF, 1),
+    "a factorization of float16": (torch.linalg.qr, torch.float16, 1),
+    "reflections of float16": (torch.linalg.householder_product, torch.float16, 2),
+    "a special function of bfloat16": (torch.special.ndtri, HALF, 1),
+    "a special function of complex numbers": (torch.special.i1e, COMPLEX, 1),
+    "the greatest of complex numbers": (torch.amax, COMPLEX, 1),
+    "a sign of complex numbers": (torch.sign, COMPLEX, 1),
+    "bits of floats from the right": (torch.Tensor.__rand__, FLOAT, 2),
+    "logarithms of sums of ints": (torch.logaddexp, INT, 2),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_clause_takes_the_error_of_a_kernel_that_cpus_lack(name):
+    """No row names these operations: capture runs each once, on zeros."""
+    operation, dtype, count = KERNELS[name]
+
+    def falls_back(*xs):
+        try:
+            return operation(*xs)
+        except RuntimeError as error:
+            return str(error), xs[0] + 1
+
+    def story(wrap):
+        for size in (2, 3):
+            operands = [torch.ones(size, size).tril().to(dtype)] if "reflections" not in name else [torch.ones(size, size).to(dtype), torch.ones(size).to(dtype)]
+            yield wrap(falls_back)(*(operands * count)[:count])
+            yield attempt(wrap(lambda *xs: operation(*xs)), *(operands * count)[:count])
+
+    check_same(story, least=None)
+
+
+def test_operations_that_have_a_kernel_are_captured_in_clauses():
+    def safe(x, mask):
+        try:
+            return (x @ x.T).relu() * mask.cumsum(0), mask & (x > 0), mask.sum(1), x.to(torch.complex64).abs()
+        except RuntimeError:
+            return x
+
+    check(safe, of(HALF), torch.tensor([[True], [False]]), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("name", ONE)

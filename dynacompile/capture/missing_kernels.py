@@ -1,0 +1,83 @@
+"""Operations for which CPUs have no kernel of their operands' types. Fakes do not ask for one, and torch has no list of them: each operation has a list of its own,
+in C++. So an operation of other types than float32 and float64 is run once, on zeros; `refused_types` has those whose operands may be too large for that."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx.node import map_aggregate
+
+from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.operands import target_name
+from dynacompile.capture.small_sizes import is_repeatable
+
+USUAL = (torch.float32, torch.float64)
+"""What all operations on floats have kernels of."""
+MOST = 1 << 16
+"""Elements of the operands of an operation that is run."""
+REFUSALS = re.compile(
+    r"not (yet )?implemented for|not (intended to )?support|(doesn't|only) support|unsupported|can't be cast to|inputs to be \w+|may not be a", re.IGNORECASE
+)
+"""How torch words that an operation has no kernel. Where it means something else, Python runs the operation, which then raises, or doesn't."""
+
+
+class Kernels:
+    """The operations of one attempt to capture a frame that were found to have kernels."""
+
+    def __init__(self) -> None:
+        self.known: set[tuple] = set()
+
+    def check(self, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[torch.Tensor]) -> None:
+        """Raises Unsupported where an operation of torch's refuses its operands on CPUs because it has no kernel for their types."""
+        if all(operand.dtype in USUAL for operand in operands) or not is_repeatable(kind, target) or not can_run(operands):
+            return
+        key = kind, target, tuple((operand.dtype, operand.dim()) for operand in operands), tuple(map(type, args)), tuple(kwargs)
+        if key in self.known:
+            return
+        refusal = refused(kind, target, args, kwargs)
+        if refusal is not None:
+            raise unsupported("op-failed", f"{target_name(target)}: {refusal}")
+        self.known.add(key)
+
+
+def can_run(operands: Sequence[torch.Tensor]) -> bool:
+    elements = 0
+    for operand in operands:
+        if operand.device.type != "cpu" or operand.layout is not torch.strided:
+            return False
+        count = known(operand.numel())
+        if not isinstance(count, int):
+            return False
+        elements += count
+    return elements <= MOST
+
+
+def known(value: Any) -> Any:
+    """What a number is in this call; None where it depends on values."""
+    return value.node.hint if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
+
+
+def refused(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """By which words an operation refuses zeros of its operands' types and sizes."""
+
+    def operand(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return torch.zeros([known(n) for n in value.shape], dtype=value.dtype, device="cpu")
+        return torch.Generator() if isinstance(value, torch.Generator) else known(value)
+
+    with torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)
+            if kind == "call_method":
+                getattr(positional[0], target)(*positional[1:], **named)
+            else:
+                target(*positional, **named)
+        except Exception as error:  # noqa: BLE001  (zeros may be refused for their values, by an error of any class)
+            words = str(error).partition("\n")[0]
+            return words if isinstance(error, RuntimeError) and REFUSALS.search(words) else None
+    return None
