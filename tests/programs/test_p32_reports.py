@@ -145,3 +145,19 @@ def names_its_function(x):
 
 def test_frames_keep_their_names_after_a_break():
     assert told(dynacompile.compile(names_its_function, backend="eager"), arg())[1] == told(names_its_function, arg())[1]
+
+
+def catches_its_warning(x):
+    try:
+        warnings.warn("an error by a filter", stacklevel=1)
+    except UserWarning:
+        x = x * 100
+    return x + 1
+
+
+def test_a_filter_that_turns_warnings_into_errors_later_is_guarded():
+    compiled = dynacompile.compile(catches_its_warning, backend="eager")
+    for action in ("ignore", "error", "ignore", "error"):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            assert torch.equal(compiled(arg()), catches_its_warning(arg()))

@@ -161,6 +161,11 @@ def wrap_logger(cx: Context, real: Any, source: Source) -> Value:
     return LoggerValue(real, source)
 
 
+def are_errors() -> bool:
+    """Whether a filter turns warnings into errors, which a clause of the frame may take."""
+    return any(action == "error" for action, *_ in warnings.filters)
+
+
 @handles(warnings.warn)
 def row_warn(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     require(cx, "warnings.warn()")
@@ -176,7 +181,7 @@ def row_warn(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not isinstance(message, (ConstantValue, DeferredText)) or not isinstance(level, int) or not isinstance(source, ConstantValue):
         raise unsupported("logging", "warnings.warn() of an object")
     kind = UserWarning if kind is None else kind
-    if any(action == "error" for action, *_ in warnings.filters):
+    if cx.flag("any(action == 'error' for action, *_ in warnings.filters)", are_errors).truth(cx):
         raise unsupported("logging", "warnings.warn(), while a filter turns warnings into errors,")
     depth = len(cx.frames) - max(level, 1)
     if depth >= 0:
