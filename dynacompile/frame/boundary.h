@@ -35,6 +35,14 @@ class PyRef {
     PyObject* object_ = nullptr;
 };
 
+// A module, mostly one that is loaded. PyImport_ImportModule calls `builtins.__import__`, which may be a function of the program's: the hook would meet its
+// frame in the midst of a compile, compile it, and so on without end.
+inline PyRef module_named(const char* name) {
+    const PyRef key = PyRef::take(PyUnicode_FromString(name));
+    PyRef module = PyRef::take(key ? PyImport_GetModule(key.get()) : nullptr);
+    return module || PyErr_Occurred() ? module : PyRef::take(PyImport_ImportModule(name));
+}
+
 // Thrown where a Python error is already set, by code that holds the GIL until it is caught.
 struct PythonErrorSet {};
 

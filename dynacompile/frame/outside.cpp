@@ -126,7 +126,7 @@ void leave_warnings(PyFrameObject* frame) {
 }
 
 bool find_warnings() {
-    const PyRef module = PyRef::take(PyImport_ImportModule("warnings"));
+    const PyRef module = module_named("warnings");
     const PyRef manager = PyRef::take(module ? PyObject_GetAttrString(module.get(), "catch_warnings") : nullptr);
     if (!manager) return false;
     const auto code = [&](const char* name) {
@@ -170,7 +170,7 @@ PyObject* code_of(PyObject* handler, int depth = 0) {
 }
 
 void find_signal_handlers(std::vector<PyRef>& found) {
-    const PyRef module = PyRef::take(PyImport_ImportModule("_signal"));
+    const PyRef module = module_named("_signal");
     for (int number = 1; module && number < NSIG; number++) {
         const PyRef handler = PyRef::take(PyObject_CallMethod(module.get(), "getsignal", "i", number));
         PyObject* code = handler ? code_of(handler.get()) : nullptr;
@@ -180,7 +180,7 @@ void find_signal_handlers(std::vector<PyRef>& found) {
 }
 
 PyRef collection_callbacks() {
-    const PyRef gc = PyRef::take(PyImport_ImportModule("gc"));
+    const PyRef gc = module_named("gc");
     PyRef callbacks = PyRef::take(gc ? PyObject_GetAttrString(gc.get(), "callbacks") : nullptr);
     return callbacks && PyList_CheckExact(callbacks.get()) ? std::move(callbacks) : PyRef();
 }

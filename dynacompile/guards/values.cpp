@@ -341,7 +341,7 @@ bool hashes_by_identity(PyObject* object) {  // classes, functions and the like;
 
 static PyTypeObject* class_of_enums() {
     static PyTypeObject* const type = [] {
-        const PyRef module = PyRef::take(PyImport_ImportModule("enum"));
+        const PyRef module = module_named("enum");
         PyObject* const found = module ? PyObject_GetAttrString(module.get(), "EnumMeta") : nullptr;
         if (!found) PyErr_Clear();
         return reinterpret_cast<PyTypeObject*>(found);

@@ -65,11 +65,11 @@ PyTypeObject* tensor_base = nullptr;
 Py_ssize_t impl_offset = 0;
 
 bool probe_tensor_layout() {
-    PyRef torch = PyRef::take(PyImport_ImportModule("torch"));
+    PyRef torch = module_named("torch");
     if (!torch) return false;
     PyRef core = PyRef::take(PyObject_GetAttrString(torch.get(), "_C"));
     PyRef base = core ? PyRef::take(PyObject_GetAttrString(core.get(), "TensorBase")) : PyRef();
-    PyRef nn = PyRef::take(PyImport_ImportModule("torch.nn"));
+    PyRef nn = module_named("torch.nn");
     PyRef parameter = nn ? PyRef::take(PyObject_GetAttrString(nn.get(), "Parameter")) : PyRef();
     if (!base || !parameter) return false;
     PyRef plain = PyRef::take(PyObject_CallMethod(torch.get(), "empty", "i", 1));

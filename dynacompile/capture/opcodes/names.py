@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib.util
 import sys
-from types import ModuleType
+import types
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import Raised, ToBeLoaded, unsupported
@@ -12,6 +13,7 @@ from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.base import NULL, Lazy
 from dynacompile.capture.values.cells import UNBOUND, CellValue
 from dynacompile.capture.values.exceptions import raised_here
+from dynacompile.ir.fakes import StandIn
 from dynacompile.ir.source import Constant
 
 if TYPE_CHECKING:
@@ -143,14 +145,16 @@ def load_assertion_error(f: SymbolicFrame, i: Instr) -> None:
 def import_name(f: SymbolicFrame, i: Instr) -> None:
     """An import of a module that is loaded already has no effect but its result, unless what is wanted from it is a module of it that is not."""
     fromlist, level = f.pop(), f.pop()
-    name = f.code.co_names[i.arg]
-    package = f.scope.table.get("__package__") or ""
-    depth = level.constant()
-    if depth:
-        name = package.rsplit(".", depth - 1)[0] + ("." + name if name else "")
+    name = absolute_name(f, f.code.co_names[i.arg], level.constant())
     wanted = name if fromlist.truth(f.cx) else name.partition(".")[0]
-    if name not in sys.modules or wanted not in sys.modules:
-        raise ToBeLoaded(name)
+    f.cx.names.of_dict(builtins.__dict__, "builtins", "__import__")
+    if type(builtins.__import__) is not types.BuiltinFunctionType:
+        raise unsupported("import", name)
+    for needed in (name, wanted):
+        if needed not in sys.modules:
+            raise ToBeLoaded(needed)
+        if not is_loaded(needed):
+            raise unsupported("import", needed)
     if fromlist.truth(f.cx):
         for part in fromlist.constant():
             if is_to_be_loaded(sys.modules[name], part):
@@ -160,7 +164,27 @@ def import_name(f: SymbolicFrame, i: Instr) -> None:
     f.push(f.cx.wrap(sys.modules[wanted], Constant(sys.modules[wanted], wanted)))
 
 
-def is_to_be_loaded(package: ModuleType, name: str) -> bool:
+def absolute_name(f: SymbolicFrame, name: str, depth: int) -> str:
+    """The name of a module that is imported relative to the package of the code, `depth` dots up. Python warns of other ways to tell the package, or raises."""
+    if not depth:
+        return name
+    f.cx.names.of_dict(f.scope.table, "globals()", "__package__")
+    package = f.scope.table.get("__package__")
+    parents = package.split(".") if isinstance(package, str) and package else []
+    if len(parents) < depth:
+        raise unsupported("import", "." * depth + name)
+    return ".".join(parents[: len(parents) - depth + 1] + [name] * bool(name))
+
+
+def is_loaded(name: str) -> bool:
+    """Whether an import finds a module without more ado: it asks what it finds for `__spec__`, which may run code of the program, or load the module."""
+    module = sys.modules.get(name)
+    if not isinstance(module, types.ModuleType) or isinstance(module, StandIn):
+        return False
+    return type(module).__getattribute__ is types.ModuleType.__getattribute__ and "__spec__" in module.__dict__
+
+
+def is_to_be_loaded(package: types.ModuleType, name: str) -> bool:
     """Whether `from package import name` loads a module."""
     if not hasattr(package, "__path__") or name in vars(package) or f"{package.__name__}.{name}" in sys.modules:
         return False
