@@ -1,5 +1,7 @@
-"""Operations for which CPUs have no kernel of their operands' types. Fakes do not ask for one, and torch has no list of them: each operation has a list of its own,
-in C++. So an operation of other types than float32 and float64 is run once, on zeros; `refused_types` has those whose operands may be too large for that."""
+"""Operations for which CPUs have no kernel of their operands' types. Fakes do not ask for one, and torch has no list of them: each operation's is in C++.
+
+So an operation of other types than float32 and float64 is run once, on zeros. `refused_types` has rows for operands that are too large for that.
+"""
 
 from __future__ import annotations
 

@@ -170,7 +170,9 @@ def test_a_clause_takes_the_error_of_a_kernel_that_cpus_lack(name):
 
     def story(wrap):
         for size in (2, 3):
-            operands = [torch.ones(size, size).tril().to(dtype)] if "reflections" not in name else [torch.ones(size, size).to(dtype), torch.ones(size).to(dtype)]
+            operands = (
+                [torch.ones(size, size).tril().to(dtype)] if "reflections" not in name else [torch.ones(size, size).to(dtype), torch.ones(size).to(dtype)]
+            )
             yield wrap(falls_back)(*(operands * count)[:count])
             yield attempt(wrap(lambda *xs: operation(*xs)), *(operands * count)[:count])
 

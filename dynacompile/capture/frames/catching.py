@@ -37,8 +37,8 @@ OF_A_MATRIX: Sequence[type] = (*ERRORS, torch.linalg.LinAlgError)
 WITHOUT_KERNELS: Sequence[type] = (*ERRORS, NotImplementedError)
 OF_MATRICES = frozenset(
     """
-    cholesky cholesky_ex cholesky_inverse cholesky_solve eig eigh eigvals eigvalsh inv inv_ex inverse ldl_factor ldl_factor_ex ldl_solve lstsq lu_factor lu_factor_ex lu_solve
-    matrix_power matrix_rank pinv pinverse solve solve_ex solve_triangular svd svdvals tensorinv tensorsolve
+    cholesky cholesky_ex cholesky_inverse cholesky_solve eig eigh eigvals eigvalsh inv inv_ex inverse ldl_factor ldl_factor_ex ldl_solve lstsq
+    lu_factor lu_factor_ex lu_solve matrix_power matrix_rank pinv pinverse solve solve_ex solve_triangular svd svdvals tensorinv tensorsolve
     """.split()
 )
 OF_NUMBERS = frozenset(
