@@ -71,7 +71,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
 
     env = Env(config=info.config, emit=emit, region=info.name, bucket=info.bucket, cache=cache_dir(), hand_off=SESSION.bus.hand_off)
     asks_inputs = may_ask([[f.guard for f in failures(entry.info.captured.guards, frame)] for entry in own])
-    env = dataclasses.replace(env, leaves_first_steps=info.first_steps[code] < MOST_FIRST_STEPS, asks_inputs=asks_inputs)
+    env = dataclasses.replace(env, leaves_first_steps=info.first_steps[code] < MOST_FIRST_STEPS, asks_inputs=asks_inputs, restarts=all(map(has_served, own)))
     start = time.perf_counter()
     texts_before = frozenset(graph_module._loader.eval_cache)  # texts of dropped graphs go meanwhile, so counting them would not do
     differences = nearest_failures(frame, own) if own else []
@@ -123,7 +123,13 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     weakref.finalize(described_entry, forget_texts, texts_since(texts_before)).atexit = False
     info.made[code] += 1
     make_room(code, info, described_entry.bytes)
-    return core.Entry(bound, guards, described_entry, captured.whole)
+    return core.Entry(bound, guards, described_entry, captured.whole, captured.restarts is not None)
+
+
+def has_served(entry: Any) -> bool:
+    """Whether an entry's graph has not raised, time and again, what a clause may take."""
+    restarts = entry.info.captured.restarts
+    return restarts is None or restarts.serves()
 
 
 def with_shapes(frame: Any, env: Env, policy: ShapePolicy | None) -> tuple[Captured, Any, Any]:

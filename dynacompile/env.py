@@ -26,9 +26,9 @@ class Env:
 
     config: the options. emit: where events go. region, bucket: names for events. cache: folder of the compile caches.
     hand_off: is told what each stage hands on. breaks: the graph ends before its frame does, so that Python goes on with its results.
-    leaves_first_steps: a call in which an optimizer makes its state is left to Python. asks_inputs: branches on what inputs decide are guards. rely: is told
-    of a setting of torch that what is compiled relies on (its name, how it is read, what it was), so that it is guarded; None where nothing may rely on
-    settings, since nobody guards them. meanwhile: what the caller has to do while the compilers of kernels run.
+    leaves_first_steps: a call in which an optimizer makes its state is left to Python. asks_inputs: branches on what inputs decide are guards. restarts: as in
+    Manner. rely: is told of a setting of torch that what is compiled relies on (its name, how it is read, what it was), so that it is guarded; None where
+    nothing may rely on settings, since nobody guards them. meanwhile: what the caller has to do while the compilers of kernels run.
     """
 
     config: CompileConfig
@@ -40,6 +40,7 @@ class Env:
     breaks: bool = False
     leaves_first_steps: bool = False
     asks_inputs: bool = True
+    restarts: bool = True
     rely: Callable[[str, Callable[[], object], object], None] | None = None
     meanwhile: Callable[[], None] | None = None
 

@@ -50,7 +50,20 @@ from dynacompile.measuring import choice
 from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import has_wrappers
 from dynacompile.private import of_torch
-from dynacompile.runtime import Told, chain, differentiable, in_stages, keeping_primals, laid_out, link, record, with_beyond, with_plain, with_wrappers
+from dynacompile.runtime import (
+    Told,
+    chain,
+    differentiable,
+    in_stages,
+    keeping_primals,
+    laid_out,
+    link,
+    record,
+    restarting,
+    with_beyond,
+    with_plain,
+    with_wrappers,
+)
 from dynacompile.schedule import schedule, schedule_parts
 from dynacompile.watchdog import together, watched
 
@@ -91,6 +104,8 @@ def compile_frame(
         call = with_plain(call, asked) if call is not None and asked else call
         call = with_wrappers(call, captured.wrappers) if call is not None and captured.wrappers is not None else call
         call = torch.enable_grad()(call) if call is not None and captured.with_gradients else call
+        if call is not None and captured.restarts is not None:
+            call = restarting(call, captured.restarts)
         settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))
         captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
         code = captured.code

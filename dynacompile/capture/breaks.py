@@ -107,9 +107,9 @@ class ToBeLoaded(Unsupported):
     name: of the module.
     """
 
-    def __init__(self, name: str):
-        row = BREAKS["import"]
-        super().__init__("import", row.reason.format(name), row.hint)
+    def __init__(self, code: str, name: str):
+        row = BREAKS[code]
+        super().__init__(code, row.reason.format(name), row.hint)
         self.name = name
 
 

@@ -36,6 +36,7 @@ from dynacompile.capture.tensors.deferred_texts import TextOutdated
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
 from dynacompile.capture.tensors.function_modes import DeviceMode
 from dynacompile.capture.tensors.gradients import HookLeaves, Hooks
+from dynacompile.capture.tensors.restarting import CannotRestart, restarts_of
 from dynacompile.capture.tensors.torch_functions import refusal
 from dynacompile.capture.tensors.torch_modes import TurnsOnGradients
 from dynacompile.capture.tensors.wrappers import WrapperTensor, leave_of
@@ -53,7 +54,7 @@ from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, RunsDiffer, Unsupported, VerifyError
 from dynacompile.ir.captured import PENDING, Break, Captured, GraphInput, Guard, Site, Wrappers, no_guards
-from dynacompile.ir.guard_facts import GlobalState, Presence, global_state, is_a
+from dynacompile.ir.guard_facts import Flag, GlobalState, Presence, global_state, is_a
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import Constant, DictAttr, Free, Global, Local, Source
@@ -153,7 +154,7 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         raise unsupported("active-mode", ", as autograd's anomaly detection is, which is to see every operation")
     differentiates = isinstance(env.config.backend, str) and env.config.backend != "eager"
-    manner = Manner(asks_inputs=env.asks_inputs, leaves_leave=not differentiates)
+    manner = Manner(asks_inputs=env.asks_inputs, leaves_leave=not differentiates, restarts=env.restarts)
     before = policy, manner
     while True:
         try:
@@ -190,6 +191,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             manner = replace(manner, with_gradients=True)
         except BodyWrites:
             manner = replace(manner, bodies_write=True)
+        except CannotRestart:
+            manner = replace(manner, restarts=False)
         except LeftPending:
             if not manner.works:
                 raise
@@ -394,6 +397,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     written = cx.recorder.written_inputs()
     inputs, roots = used_inputs(graph, cx.recorder.fresh_inputs(written) if graph is not None else ())
     check_memory(cx, inputs, written)
+    restarts = restarts_of(cx, graph, inputs, written)
     builder = Builder(symbolic.decoded, ending.keeps_cells)
     try:
         ending.emit(builder, roots if graph is not None else None)
@@ -403,6 +407,8 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     guards = [Guard("GLOBAL_STATE", None, state, site), *cx.guards.values(), *alias_guards(cx, inputs, written, site), *write_guards(cx, written, site)]
     names = cx.names.facts()
     guards += [] if names is None else [Guard("NAMESPACES", None, names, site)]
+    if restarts is not None:
+        guards.append(Guard("FLAG", None, Flag(f"{', '.join(restarts.operations)} raised nothing that a clause takes", restarts.serves, True), site))
     residual = assemble(code, instrs, builder.handlers, **fields)
     return Captured(
         name=code.co_qualname,
@@ -419,6 +425,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         with_gradients=cx.manner.with_gradients,
         regather=cx.state(Regathered).asked,
         in_modes=bool(state.function_modes),
+        restarts=restarts,
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
         wrappers=wrappers_of(graph, inputs, leaves),

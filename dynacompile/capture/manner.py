@@ -24,6 +24,7 @@ class Manner:
     leaves_leave: the backend runs the graph as it is, so that leaves that it makes may be results.
     with_gradients: the graph begins with gradients, which the frame begins without and turns on.
     bodies_write: functions of transforms write their inputs.
+    restarts: operations that may raise what a clause of the frame takes are in the graph; a call in which one does starts again as Python.
     works: collectives that are begun with `async_op=True` are operations of the graph.
     """
 
@@ -35,6 +36,7 @@ class Manner:
     if_whole: bool = False
     values: bool = True
     works: bool = True
+    restarts: bool = True
     leaves_leave: bool = True
     with_gradients: bool = False
     bodies_write: bool = False

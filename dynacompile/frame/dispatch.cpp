@@ -178,10 +178,10 @@ void entry_dealloc(PyObject* self) noexcept {
 }
 
 PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-    static const char* names[] = {"code", "guards", "info", "whole", nullptr};
+    static const char* names[] = {"code", "guards", "info", "whole", "restarts", nullptr};
     PyObject *code, *guards, *info = Py_None;
-    int whole = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|Op:Entry", const_cast<char**>(names), &PyCode_Type, &code, &guards, &info, &whole)) return nullptr;
+    int whole = 0, restarts = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|Opp:Entry", const_cast<char**>(names), &PyCode_Type, &code, &guards, &info, &whole, &restarts)) return nullptr;
     if (!is_guard_program(guards)) {
         PyErr_Format(PyExc_TypeError, "Entry: guards must be a GuardProgram, not %.200s", Py_TYPE(guards)->tp_name);
         return nullptr;
@@ -192,6 +192,7 @@ PyObject* entry_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     entry->guards = Py_NewRef(guards);
     entry->info = Py_NewRef(info);
     entry->whole = static_cast<char>(whole);
+    entry->restarts = static_cast<char>(restarts);
     return reinterpret_cast<PyObject*>(entry);
 }
 
@@ -204,11 +205,12 @@ PyMemberDef entry_members[] = {
     {"used", T_ULONGLONG, offsetof(Entry, used), READONLY, "larger than that of entries that were used before"},
     {"last_used", T_DOUBLE, offsetof(Entry, last_used), READONLY, "when it last served one: seconds since the epoch; 0 where it has not"},
     {"whole", T_BOOL, offsetof(Entry, whole), READONLY, "the hook is off while it runs"},
+    {"restarts", T_BOOL, offsetof(Entry, restarts), READONLY, "where its code raises Restart, the call runs as Python from its start"},
     {nullptr},
 };
 
 PyType_Slot entry_slots[] = {
-    {Py_tp_doc, const_cast<char*>("Entry(code, guards, info=None, whole=False): one compiled version of a code object.")},
+    {Py_tp_doc, const_cast<char*>("Entry(code, guards, info=None, whole=False, restarts=False): one compiled version of a code object.")},
     {Py_tp_new, as_slot<entry_new>()},
     {Py_tp_dealloc, reinterpret_cast<void*>(entry_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(entry_traverse)},

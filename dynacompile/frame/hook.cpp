@@ -15,6 +15,7 @@ namespace {
 thread_local Thread current_thread{};
 int regions_open = 0;  // in this process, under the GIL
 _PyFrameEvalFunction before_us = nullptr;
+PyObject* restart_type = nullptr;
 PyObject* set_rival = nullptr;  // torch's function that sets the callback of torch.compile's hook in this thread, and gives the one before
 
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag);
@@ -81,10 +82,8 @@ PyObject* call_code(Frame* frame, PyCodeObject* code) {
     return PyErr_Occurred() ? nullptr : call_object(function.get(), values.data(), positional, names.get());
 }
 
-// The rare way to run `code`, where the data stack's chunk has no room to grow the frame: as a call of its own.
-PyObject* run_as_call(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
-    PyObject* result = nullptr;
-    without_throwing([&] { result = call_code(frame, code); });
+// Ends a frame that has not started, in whose place a call of its own gave `result`.
+PyObject* end_with(PyThreadState* ts, Frame* frame, PyObject* result) {
     if (!result) return unwind(ts, frame);
     if (evaluator_clears) {
         PyErr_SetNone(PyExc_StopIteration);
@@ -92,6 +91,13 @@ PyObject* run_as_call(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
         PyErr_Clear();
     }
     return result;
+}
+
+// The rare way to run `code`, where the data stack's chunk has no room to grow the frame: as a call of its own.
+PyObject* run_as_call(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
+    PyObject* result = nullptr;
+    without_throwing([&] { result = call_code(frame, code); });
+    return end_with(ts, frame, result);
 }
 
 PyObject* run_code(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
@@ -102,8 +108,23 @@ PyObject* run_code(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
     return result;
 }
 
+// Runs an entry as a call of its own, which leaves the frame as it is: where that raises Restart, it has changed nothing, and the frame runs as Python.
+PyObject* run_or_restart(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entry) {
+    PyObject* result = nullptr;
+    {
+        const PyRef code = PyRef::share(reinterpret_cast<PyObject*>(entry->code));
+        std::optional<HookOff> off;
+        if (entry->whole) off.emplace(thread, ts);
+        without_throwing([&] { result = call_code(frame, reinterpret_cast<PyCodeObject*>(code.get())); });
+    }
+    if (result || !PyErr_ExceptionMatches(restart_type)) return end_with(ts, frame, result);
+    PyErr_Clear();
+    return run_plainly(ts, frame);
+}
+
 PyObject* run_entry(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entry) {
     mark_used(entry);
+    if (entry->restarts) return run_or_restart(thread, ts, frame, entry);
     if (!entry->whole) return run_code(ts, frame, entry->code);
     const HookOff off(thread, ts);
     return run_code(ts, frame, entry->code);
@@ -391,5 +412,7 @@ bool init_frame(PyObject* module) {
     using namespace dynacompile;
     interpreter = PyInterpreterState_Main();
     init_watchers(interpreter);
+    restart_type = PyErr_NewExceptionWithDoc("dynacompile_native.Restart", "The graph of an entry that restarts has raised what a clause may take.", PyExc_BaseException, nullptr);
+    if (!restart_type || PyModule_AddObject(module, "Restart", Py_NewRef(restart_type)) != 0) return false;
     return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && init_background(module) && PyModule_AddFunctions(module, hook_functions) == 0;
 }

@@ -26,6 +26,7 @@ struct Entry {
     double last_used;   // seconds since the epoch, to some milliseconds; 0: not yet
     long kind;   // of the region that made it
     char whole;  // no user Python runs after its graph: the hook is off while it runs
+    char restarts;  // where its code raises Restart, the call runs as Python from its start
     Entry* next;  // of those that are dropped together
 };
 

@@ -108,6 +108,26 @@ class Break:
 PENDING = -2  # in the place of a wrapper: the result of a collective that may be under way, which the graph's callable waits for
 
 
+MOST_RESTARTS = 2
+
+
+@dataclass
+class Restarts:
+    """Of a frame whose graph may raise what a clause of the program takes: then all that the graph has changed is as it was before, and the call runs as
+    Python from its start. After `MOST_RESTARTS` such calls the entry serves no more, and the next one ends its graph before such an operation.
+
+    written: the positions of the inputs that the graph writes. draws: whether it draws random numbers. operations: those that may raise.
+    """
+
+    written: tuple[int, ...]
+    draws: bool
+    operations: tuple[str, ...]
+    count: int = 0
+
+    def serves(self) -> bool:
+        return self.count < MOST_RESTARTS
+
+
 @dataclass(frozen=True)
 class Wrappers:
     """Tensors that wrap others among what the graph's callable is given and gives. inputs: for each graph input that lies inside of a wrapper, the index in
@@ -153,6 +173,7 @@ class Captured:
     with_gradients: the graph is to be called, and compiled, with gradients turned on.
     regather: the program has asked for gathers to be made again in the backward, as the option of that name does.
     wrappers: None where no input or output is one.
+    restarts: None where no operation of the graph may raise what a clause takes.
     in_modes: the frame began with torch-function modes on, which are to be off while the graph runs: its operations say where they make tensors.
     """
 
@@ -173,6 +194,7 @@ class Captured:
     with_gradients: bool = False
     regather: bool = False
     in_modes: bool = False
+    restarts: Restarts | None = None
 
     @property
     def graph(self) -> torch.fx.GraphModule | None:

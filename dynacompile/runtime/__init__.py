@@ -9,7 +9,21 @@ from dynacompile.runtime.differentiable import differentiable
 from dynacompile.runtime.link import Told, laid_out, link
 from dynacompile.runtime.plain import with_plain
 from dynacompile.runtime.replay import keeping_primals
+from dynacompile.runtime.restarting import restarting
 from dynacompile.runtime.stages import in_stages
 from dynacompile.runtime.wrapped import with_wrappers
 
-__all__ = ["Told", "chain", "differentiable", "in_stages", "keeping_primals", "laid_out", "link", "record", "with_beyond", "with_plain", "with_wrappers"]
+__all__ = [
+    "Told",
+    "chain",
+    "differentiable",
+    "in_stages",
+    "keeping_primals",
+    "laid_out",
+    "link",
+    "record",
+    "restarting",
+    "with_beyond",
+    "with_plain",
+    "with_wrappers",
+]

@@ -191,9 +191,11 @@ class Positions(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.table = torch.zeros(300, 300)
         self.across, self.down = torch.nn.Embedding(10, 3), torch.nn.Embedding(8, 3)
 
     def forward(self, boxes):
+        self.table += 1  # so large that no call starts again as Python
         try:
             sides = [self.across(boxes[..., 0]), self.down(boxes[..., 1]), self.across(boxes[..., 2]), self.down.weight[boxes[..., 3]]]
         except IndexError as error:

@@ -1,7 +1,8 @@
 """Operations whose errors depend on values, where the frame may take what they raise.
 
 A graph runs after the frame was followed, so what an operation of it raises comes past the frame's own `except` clauses. An operation that may raise
-within one that would take its error is left to Python. Blocks that only clean up (`finally`, `with`) see the error too late as well, but let it pass.
+within one that would take its error is left to Python, unless the whole call can start again (`capture/tensors/restarting.py`). Blocks that only clean up
+(`finally`, `with`) see the error too late as well, but let it pass.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.refused_numbers import holds
 from dynacompile.capture.tensors.entry_conditions import MOST_IN_CLAUSES, is_inside
+from dynacompile.capture.tensors.restarting import may_restart
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.cpython.instructions import Handler, Instr
 from dynacompile.errors import Unsupported
+from dynacompile.ir.symbolic_graphs import picked
 from dynacompile.ops.python_numbers import PYTHON_NUMBER, called_name
 
 if TYPE_CHECKING:
@@ -81,15 +84,17 @@ def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, arg
         name, errors = called_name(args[1].constant()), OF_PYTHON
     elif lacks_kernels(name, (*args, *kwargs.values())):
         errors = WITHOUT_KERNELS
+    elif name == picked.__name__ or cx.symbols is not None and cx.symbols.unbacked:  # places and sizes that values decide
+        errors = ERRORS
     elif name in NAMES and may_raise(target, name.removeprefix("linalg_"), args):
         errors = OF_A_MATRIX if name.removeprefix("linalg_") in OF_MATRICES else ERRORS
     else:
         return
     for frame in frames:
         if any(takes(frame, handler, errors) for handler in handlers_around(frame.decoded, frame.current)):
-            if target in LOOKUPS and is_inside(cx, target, args, kwargs, MOST_IN_CLAUSES):
-                return
-            raise unsupported("caught-error", name)
+            if not may_restart(cx, name) and not (target in LOOKUPS and is_inside(cx, target, args, kwargs, MOST_IN_CLAUSES)):
+                raise unsupported("caught-error", name)
+            return
 
 
 def lacks_kernels(name: str, given: Iterable[Value]) -> bool:

@@ -152,13 +152,13 @@ def import_name(f: SymbolicFrame, i: Instr) -> None:
         raise unsupported("import", name)
     for needed in (name, wanted):
         if needed not in sys.modules:
-            raise ToBeLoaded(needed)
+            raise ToBeLoaded("import", needed)
         if not is_loaded(needed):
             raise unsupported("import", needed)
     if fromlist.truth(f.cx):
         for part in fromlist.constant():
             if is_to_be_loaded(sys.modules[name], part):
-                raise ToBeLoaded(f"{name}.{part}")
+                raise ToBeLoaded("import", f"{name}.{part}")
     for loaded in {name, wanted}:
         f.cx.names.of_dict(sys.modules, "sys.modules", loaded)
     f.push(f.cx.wrap(sys.modules[wanted], Constant(sys.modules[wanted], wanted)))

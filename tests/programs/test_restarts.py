@@ -1,0 +1,225 @@
+"""Operations that may raise what a clause takes are part of the graph: a call in which one does puts back what has changed, and runs as Python."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import dynacompile
+from dynacompile.events import Compiled, FrameSkipped, GraphBroke
+from tests.checking import assert_same
+
+EYE = torch.eye(2)
+
+
+def adds_jitter(a):
+    b = a * 1
+    try:
+        return torch.linalg.cholesky(b)
+    except torch.linalg.LinAlgError:
+        return torch.linalg.cholesky(b + 5 * EYE)
+
+
+def tells_of_places(x, places, seen):
+    seen.add_(1)
+    y = F.dropout(x, 0.5)
+    try:
+        return torch.zeros(4).scatter_add_(0, places, y)
+    except RuntimeError as error:
+        raise ValueError(f"bad places after {seen.tolist()}") from error
+    finally:
+        seen.mul_(2)
+
+
+def tells_of_places_in_a_callee(x, places, seen):
+    def inner():
+        return torch.zeros(4).index_add(0, places, x * 2)
+
+    seen += 1
+    try:
+        y = inner()
+    except IndexError:
+        y = x.sum()
+    except (RuntimeError, KeyError):
+        y = x.prod()
+    return y + 1, seen.clone()
+
+
+def divides(x, places, seen):
+    try:
+        return places // places[:1] + seen.int()
+    except RuntimeError as error:
+        return str(error)
+
+
+def counts(x, places, seen):
+    try:
+        return torch.bincount(places, minlength=4).sum() + x
+    except RuntimeError:
+        return x
+
+
+def keeps(x, places, *seen, **more):
+    """With the parts of an argument list that a call of its own has to hand on."""
+    inner = lambda: places  # noqa: E731
+    try:
+        return torch.zeros(4)[inner()] + x + more["scale"]
+    except IndexError:
+        places = places * 0
+        return torch.zeros(4)[inner()] - x, seen, sorted(more)
+
+
+PLACES = [torch.tensor(pair) for pair in ([0, 1], [3, 9], [2, 2], [1, -9], [3, 3], [0, 7], [0, 0])]
+
+
+def outcome(function, *args, **kwargs):
+    torch.manual_seed(3)
+    try:
+        result = function(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - compared
+        result = repr(error), repr(error.__cause__), repr(error.__context__), error.__suppress_context__
+    return result, args, torch.rand(1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "default"])
+@pytest.mark.parametrize("program", [tells_of_places, tells_of_places_in_a_callee, divides, counts, keeps])
+def test_errors_are_taken_as_by_eager(program, backend):
+    compiled = dynacompile.compile(program, backend=backend, isolate_recompiles=True)
+    more = {"scale": 2} if program is keeps else {}
+    for places in PLACES:
+        got, want = (outcome(f, torch.ones(2), places, torch.zeros(2), **more) for f in (compiled, program))
+        assert_same(f"{places}", got, want, None, None)
+
+
+def test_a_graph_holds_what_may_raise_until_it_has_done_so_twice():
+    events = []
+    end = dynacompile.subscribe(events.append)
+    compiled = dynacompile.compile(adds_jitter, isolate_recompiles=True)
+
+    def new(a):
+        began = len(events)
+        assert_same("factor", compiled(a), adds_jitter(a), None, None)
+        return [(type(e).__name__, getattr(e, "code", "")) for e in events[began:] if isinstance(e, (Compiled, GraphBroke, FrameSkipped))]
+
+    assert new(EYE) == [("Compiled", "")]
+    assert [new(a) for a in (-EYE, EYE, -EYE)] == [[], [], []]
+    assert ("GraphBroke", "caught-error") in new(EYE)
+    new(-EYE)
+    assert [new(a) for a in (-EYE, EYE, -EYE)] == [[], [], []]
+    end()
+
+
+def test_gradients_and_history_are_those_of_the_call_that_counts():
+    def program(x, places):
+        y = x * 2
+        try:
+            return (torch.zeros(4).index_add(0, places, y) ** 2).sum()
+        except (IndexError, RuntimeError):
+            return y.sum()
+
+    compiled = dynacompile.compile(program, isolate_recompiles=True)
+    for places in PLACES:
+        grads = []
+        for f in (compiled, program):
+            x = torch.ones(2, requires_grad=True)
+            f(x, places).backward()
+            grads.append(x.grad)
+        assert_same("gradient", *grads, None, None)
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.calls = []
+
+    def forward(self, x, places):
+        self.calls.append(len(self.calls))
+        try:
+            return self.norm(x).index_select(0, places)
+        except IndexError:
+            return self.norm(x * 2)
+
+
+def test_state_of_modules_is_changed_once():
+    torch.manual_seed(0)
+    modules = Counts(), Counts()
+    compiled = dynacompile.compile(modules[0], isolate_recompiles=True)
+    for places in PLACES:
+        x = torch.randn(4, 2)
+        assert_same("result", compiled(x, places), modules[1](x, places), None, None)
+        assert_same("state", dict(modules[0].state_dict()), dict(modules[1].state_dict()), None, None)
+        assert modules[0].calls == modules[1].calls
+
+
+def test_what_cannot_be_put_back_ends_the_graph():
+    """A large input that is written, and effects before the graph."""
+
+    def writes(x, places):
+        x.add_(1)
+        try:
+            return x.view(-1)[places] * 2
+        except IndexError:
+            return x.sum()
+
+    large = torch.zeros(300, 300)
+    for places in (PLACES[0], torch.tensor([99999]), PLACES[0]):
+        got, want = (outcome(f, large.clone(), places) for f in (dynacompile.compile(writes, isolate_recompiles=True, backend="eager"), writes))
+        assert_same("outcome", got, want, None, None)
+
+
+def test_errors_that_are_no_values_leave_the_graph():
+    """What the compiler itself refuses is no error of the program's."""
+
+    class Refuses(dynacompile.errors.DynacompileError, RuntimeError):
+        pass
+
+    def backend(graph, inputs):
+        def run(*args):
+            raise Refuses("not here")
+
+        return run
+
+    def program(x, places):
+        try:
+            return x[places]
+        except RuntimeError:
+            return x
+
+    with pytest.raises(Refuses):
+        dynacompile.compile(program, backend=backend)(torch.ones(4), PLACES[0])
+
+
+@pytest.mark.parametrize("places", PLACES[:2], ids=["inside", "outside"])
+def test_arguments_are_let_go_when_the_call_ends(places):
+    def program(x, places):
+        try:
+            return torch.zeros(4).index_add(0, places, x)
+        except (IndexError, RuntimeError):
+            return x * 2
+
+    compiled = dynacompile.compile(program, isolate_recompiles=True, backend="eager")
+    compiled(torch.ones(2), PLACES[0])
+    x = torch.ones(2)
+    ref = weakref.ref(x)
+    compiled(x, places)
+    del x
+    gc.collect()
+    assert ref() is None
+
+
+def test_a_frame_behind_a_break_starts_again_itself():
+    def program(x, places):
+        x = x + 1
+        dynacompile.graph_break()
+        try:
+            return torch.zeros(4).index_add(0, places, x)
+        except (IndexError, RuntimeError):
+            return x * 3
+
+    compiled = dynacompile.compile(program, isolate_recompiles=True, backend="eager")
+    for places in PLACES:
+        assert_same("result", compiled(torch.ones(2), places), program(torch.ones(2), places), None, None)
