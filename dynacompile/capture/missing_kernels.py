@@ -14,13 +14,15 @@ import torch
 from torch.fx.node import map_aggregate
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.operands import target_name
+from dynacompile.capture.operands import target_name, tensors_in
 from dynacompile.capture.small_sizes import is_repeatable
 
 USUAL = (torch.float32, torch.float64)
 """What all operations on floats have kernels of."""
 MOST = 1 << 16
 """Elements of the operands of an operation that is run."""
+MOST_MADE = 1 << 21
+"""Elements of what it makes."""
 REFUSALS = re.compile(
     r"not (yet )?implemented for|not (intended to )?support|(doesn't|only) support|unsupported|can't be cast to|inputs to be \w+|may not be a", re.IGNORECASE
 )
@@ -64,21 +66,26 @@ def known(value: Any) -> Any:
 
 
 def refused(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """By which words an operation refuses zeros of its operands' types and sizes."""
+    """By which words an operation refuses zeros of its operands' types and sizes; None, too, where its result would be large."""
 
-    def operand(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return torch.zeros([known(n) for n in value.shape], dtype=value.dtype, device="cpu")
-        return torch.Generator() if isinstance(value, torch.Generator) else known(value)
+    def run(device: str) -> Any:
+        def operand(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return torch.zeros([known(n) for n in value.shape], dtype=value.dtype, device=device)
+            return torch.Generator() if isinstance(value, torch.Generator) else known(value)
+
+        positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)
+        return getattr(positional[0], target)(*positional[1:], **named) if kind == "call_method" else target(*positional, **named)
 
     with torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)
-            if kind == "call_method":
-                getattr(positional[0], target)(*positional[1:], **named)
-            else:
-                target(*positional, **named)
+            large = sum(made.numel() for made in tensors_in(run("meta"))) > MOST_MADE
+        except Exception:  # noqa: BLE001  (not all operations know that device)
+            large = False
+        try:
+            if not large:
+                run("cpu")
         except Exception as error:  # noqa: BLE001  (zeros may be refused for their values, by an error of any class)
             words = str(error).partition("\n")[0]
             return words if isinstance(error, RuntimeError) and REFUSALS.search(words) else None
