@@ -70,7 +70,7 @@ PROGRAMS = {
     "written": (lambda x: x.mul_(2).add_(x.shape[0]), [(r(*s),) for s in SIZES], 2),
     "unused dimension": (lambda x: x[0] * 2, [(r(*s),) for s in SIZES], 2),
     "dictionary of sizes": (lambda x: {"n": len(x), "x": x + len(x)}, [(r(n),) for n in (4, 5, 6)], 2),
-    "text": (lambda x: f"{len(x)}", [(r(n),) for n in (4, 5, 6)], 3),
+    "text": (lambda x: f"{len(x)}", [(r(n),) for n in (4, 5, 6)], 2),
     "loop": (lambda x: [x + i for i in range(len(x))][-1], [(r(n),) for n in (4, 5, 6)], 3),
     "unbind": (lambda x: [row * 2 for row in x], [(r(n, 2),) for n in (4, 5, 6)], 3),
     "float of a size": (lambda x: x * (len(x) / 2), [(r(n),) for n in (4, 5, 6)], 2),

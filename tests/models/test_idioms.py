@@ -179,3 +179,40 @@ def test_output_object_passed_in():
         assert torch.equal(compiled(output, torch.ones(3)), step(output, torch.ones(3)))
     end()
     assert sum(isinstance(e, Compiled) for e in events) == 1
+
+
+class Aggregation(nn.Module):
+    """As libraries of graphs sum over edges: the number of rows is read from the places, and an error names it."""
+
+    def forward(self, x, places, rows=None):
+        if rows is None:
+            rows = int(places.max()) + 1 if places.numel() > 0 else 0
+        size = x.size()[:0] + (rows,) + x.size()[1:]
+        try:
+            return x.new_zeros(size).scatter_add_(0, places.view(-1, 1).expand_as(x), x)
+        except (IndexError, RuntimeError) as error:
+            if rows <= int(places.max()):
+                raise ValueError(f"invalid number of rows: {rows}") from error
+            raise
+
+
+def test_sums_over_edges_are_one_graph():
+    module, x = Aggregation(), torch.randn(5, 3, requires_grad=True)
+    for places in (torch.tensor([0, 1, 2, 1, 0]), torch.tensor([0, 6, 2, 1, 0])):
+        check(module, x, places, options=CAPTURE)
+        check(module, x, places, kwargs={"rows": 8}, options=CAPTURE)
+    compiled = dynacompile.compile(module, isolate_recompiles=True, **CAPTURE)
+    for run in (compiled, module):
+        with pytest.raises(ValueError, match="invalid number of rows: 1"):
+            run(x, torch.tensor([0, 1, 2, 1, 0]), 1)
+
+
+def test_a_size_joined_with_a_number_that_changes_has_one_entry():
+    def joined(x, n):
+        return x.new_zeros((n,) + x.size()[1:]) + 1, x.size()[:1] + (n,)
+
+    compiled = dynacompile.compile(joined, isolate_recompiles=True, **CAPTURE)
+    for n in (3, 4, 5, 6):
+        got, want = compiled(torch.ones(2, 4), n), joined(torch.ones(2, 4), n)
+        assert torch.equal(got[0], want[0]) and got[1] == want[1] and type(got[1]) is type(want[1])
+    assert len(dynacompile.cache_entries(compiled)) == 2

@@ -270,10 +270,8 @@ def sequence_binary(cx: Context, name: str, left: Value, right: Value) -> Value 
     if any(isinstance(v, DequeValue) for v in (left, right)) and name not in ("eq", "ne", "mul"):
         raise unsupported("unknown-operation", f"operator.{name} of a deque")
     if name == "add" and is_tuple(left) and is_tuple(right):
-        if any(isinstance(v, ConstantValue) and isinstance(v.value, torch.Size) for v in (left, right)):
-            folded = fold(cx, operator.add, left, right)
-            if folded is not None:
-                return folded
+        if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
+            return cx.pure(operator.add, [left, right], {})
         sized_both = torch.Size in (left.pytype(), right.pytype())
         return TupleValue(left.elements(cx) + right.elements(cx), type(torch.Size(()) + ()) if sized_both else tuple)
     if name == "add" and isinstance(left, ListValue) and isinstance(right, ListValue):

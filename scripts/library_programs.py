@@ -1,0 +1,474 @@
+# ruff: noqa: PLC0415
+"""Small programs over libraries of the PyTorch ecosystem, written as their users write them, for `smoke_libraries.py`.
+
+A program is a function that imports its library and returns a module and `call(module, turn)`, whose result is made of tensors: what requires gradients is
+trained on. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+Program = Callable[[], tuple[nn.Module, Callable[[Any, int], Any]]]
+PROGRAMS: dict[str, Program] = {}
+WITHOUT_TRAINING: set[str] = set()
+LLAMA = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 100}
+UNET = {
+    "sample_size": 16,
+    "layers_per_block": 1,
+    "block_out_channels": (16, 32),
+    "norm_num_groups": 4,
+    "attention_head_dim": 8,
+}
+
+
+def program(library: str, trains: bool = True) -> Callable[[Program], Program]:
+    def add(make: Program) -> Program:
+        name = f"{library}: {make.__name__.replace('_', ' ')}"
+        PROGRAMS[name] = make
+        if not trains:
+            WITHOUT_TRAINING.add(name)
+        return make
+
+    return add
+
+
+# diffusers
+
+
+def unet() -> Any:
+    import diffusers
+
+    blocks = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
+    return diffusers.UNet2DModel(in_channels=3, out_channels=3, **blocks, **UNET)
+
+
+@program("diffusers")
+def noise_predicted_by_a_unet() -> Any:
+    import diffusers
+
+    scheduler, x = diffusers.DDPMScheduler(num_train_timesteps=100), torch.randn(2, 3, 16, 16)
+
+    def call(m: Any, turn: int) -> Any:
+        noise, steps = torch.randn_like(x), torch.randint(0, 100, (2,))
+        return F.mse_loss(m(scheduler.add_noise(x, noise, steps), steps).sample, noise)
+
+    return unet(), call
+
+
+@program("diffusers", trains=False)
+def samples_of_ddim() -> Any:
+    import diffusers
+
+    scheduler = diffusers.DDIMScheduler(num_train_timesteps=100)
+
+    @torch.no_grad()
+    def call(m: Any, turn: int) -> Any:
+        scheduler.set_timesteps(4)
+        x = torch.randn(1, 3, 16, 16)
+        for step in scheduler.timesteps:
+            x = scheduler.step(m(x, step).sample, step, x).prev_sample
+        return x
+
+    return unet().eval(), call
+
+
+@program("diffusers")
+def conditioned_unet() -> Any:
+    import diffusers
+
+    blocks = {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"), "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}
+    x, text = torch.randn(2, 4, 8, 8), torch.randn(2, 5, 16)
+    module = diffusers.UNet2DConditionModel(in_channels=4, out_channels=4, cross_attention_dim=16, **blocks, **UNET)
+    return module, lambda m, turn: m(x, torch.tensor([3, 7]), text).sample
+
+
+@program("diffusers")
+def autoencoder() -> Any:
+    import diffusers
+
+    x = torch.randn(2, 3, 16, 16)
+
+    def call(m: Any, turn: int) -> Any:
+        latent = m.encode(x).latent_dist
+        return m.decode(latent.sample()).sample, latent.kl().mean()
+
+    return diffusers.AutoencoderKL(block_out_channels=(16,), norm_num_groups=4, latent_channels=4), call
+
+
+@program("diffusers")
+def transformer_of_patches() -> Any:
+    import diffusers
+
+    x, sizes = torch.randn(2, 4, 8, 8), {"num_attention_heads": 2, "attention_head_dim": 8, "in_channels": 4, "num_layers": 2}
+    module = diffusers.DiTTransformer2DModel(sample_size=8, patch_size=2, num_embeds_ada_norm=10, norm_num_groups=4, **sizes)
+    return module, lambda m, turn: m(x, timestep=torch.tensor([1, 2]), class_labels=torch.tensor([1, 2])).sample
+
+
+# peft, transformers
+
+
+@program("peft")
+def lora_of_llama() -> Any:
+    import peft
+    import transformers
+
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+    config = peft.LoraConfig(r=4, lora_alpha=8, lora_dropout=0.1, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    ids = torch.randint(0, 100, (2, 9))
+    return peft.get_peft_model(module, config), lambda m, turn: m(input_ids=ids, labels=ids).loss
+
+
+def gpt2() -> Any:
+    import transformers
+
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=2, n_head=2, n_embd=32, vocab_size=100, bos_token_id=0, eos_token_id=0))
+
+
+@program("peft")
+def dora_of_gpt2() -> Any:
+    import peft
+
+    ids = torch.randint(0, 100, (2, 9))
+    module = peft.get_peft_model(gpt2(), peft.LoraConfig(r=4, use_dora=True, target_modules=["c_attn"], fan_in_fan_out=True))
+    return module, lambda m, turn: m(input_ids=ids, labels=ids).loss
+
+
+@program("peft")
+def prefixes_of_gpt2() -> Any:
+    import peft
+
+    ids = torch.randint(0, 100, (2, 9))
+    module = peft.get_peft_model(gpt2(), peft.PrefixTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"))
+    return module, lambda m, turn: m(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss
+
+
+@program("transformers")
+def checkpointed_llama() -> Any:
+    import transformers
+
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(use_cache=False, **LLAMA))
+    module.gradient_checkpointing_enable()
+    ids = torch.randint(0, 100, (2, 9))
+    return module.train(), lambda m, turn: m(input_ids=ids, labels=ids).loss
+
+
+@program("transformers", trains=False)
+def generation_with_a_static_cache() -> Any:
+    import transformers
+
+    ids = torch.randint(0, 100, (2, 9))
+    asked = {"max_new_tokens": 6, "min_new_tokens": 6, "pad_token_id": 0, "do_sample": False, "cache_implementation": "static"}
+    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)).eval()
+    return (
+        module,
+        lambda m, turn: (
+            m(input_ids=ids, past_key_values=transformers.StaticCache(config=m.config, max_cache_len=16)).logits if turn else m.generate(ids, **asked)
+        ),
+    )
+
+
+# einops and what is built on it
+
+
+@program("einops")
+def attention_by_patterns() -> Any:
+    from einops import einsum, rearrange, reduce
+
+    def call(m: Any, turn: int) -> Any:
+        query, key, value = rearrange(m(torch.randn(2, 5 + turn, 8)), "b n (three h d) -> three b h n d", three=3, h=2)
+        scores = einsum(query, key, "b h i d, b h j d -> b h i j").softmax(-1)
+        return reduce(einsum(scores, value, "b h i j, b h j d -> b h i d"), "b h n d -> b n", "sum")
+
+    return nn.Linear(8, 24), call
+
+
+@program("einops")
+def layers_by_patterns() -> Any:
+    from einops.layers.torch import EinMix, Rearrange, Reduce
+
+    x, mix = torch.randn(2, 3, 8, 8), EinMix("b n c -> b n d", weight_shape="c d", bias_shape="d", c=16, d=8)
+    return nn.Sequential(Rearrange("b c (h p) (w q) -> b (h w) (p q c)", p=4, q=4), nn.Linear(48, 16), mix, Reduce("b n d -> b d", "mean")), lambda m, turn: m(
+        x
+    )
+
+
+@program("vit-pytorch")
+def image_transformer() -> Any:
+    from vit_pytorch import ViT
+
+    x = torch.randn(2, 3, 16, 16)
+    return ViT(image_size=16, patch_size=4, num_classes=5, dim=32, depth=2, heads=2, mlp_dim=32, dropout=0.1, emb_dropout=0.1), lambda m, turn: m(x)
+
+
+@program("x-transformers")
+def rotary_decoder() -> Any:
+    from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+    ids = torch.randint(0, 50, (2, 16))
+    layers = Decoder(dim=32, depth=2, heads=2, rotary_pos_emb=True, ff_glu=True, use_rmsnorm=True)
+    return AutoregressiveWrapper(TransformerWrapper(num_tokens=50, max_seq_len=32, attn_layers=layers)), lambda m, turn: m(ids)
+
+
+@program("local-attention")
+def windows_of_attention() -> Any:
+    from local_attention import LocalTransformer
+
+    ids = torch.randint(0, 50, (1, 32))
+    module = LocalTransformer(num_tokens=50, dim=32, depth=2, max_seq_len=32, heads=2, local_attn_window_size=8, causal=True)
+    return module, lambda m, turn: m(ids, return_loss=True)
+
+
+@program("vector-quantize-pytorch")
+def vector_quantizer() -> Any:
+    from vector_quantize_pytorch import VectorQuantize
+
+    x = torch.randn(2, 10, 16)
+    return VectorQuantize(dim=16, codebook_size=8, decay=0.8, commitment_weight=1.0), lambda m, turn: m(x)
+
+
+@program("vector-quantize-pytorch")
+def scalar_quantizer() -> Any:
+    from vector_quantize_pytorch import FSQ
+
+    x = torch.randn(2, 10, 4)
+    return nn.Sequential(nn.Linear(4, 4), FSQ([8, 5, 5, 5])), lambda m, turn: m(x)
+
+
+@program("denoising-diffusion-pytorch")
+def gaussian_diffusion() -> Any:
+    from denoising_diffusion_pytorch import GaussianDiffusion, Unet
+
+    x = torch.rand(2, 3, 16, 16)
+    return GaussianDiffusion(Unet(dim=16, dim_mults=(1, 2)), image_size=16, timesteps=10), lambda m, turn: m(x)
+
+
+# graphs
+
+
+def graph() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(10, 8), torch.randint(0, 10, (2, 30))
+
+
+@program("torch_geometric")
+def convolutions_of_a_graph() -> Any:
+    from torch_geometric.nn import GCN
+
+    x, edges = graph()
+    return GCN(8, 16, 2, 4), lambda m, turn: m(x, edges)
+
+
+@program("torch_geometric")
+def attention_over_edges() -> Any:
+    from torch_geometric.nn import GAT
+
+    x, edges = graph()
+    return GAT(8, 16, 2, 4, v2=True, heads=2, dropout=0.1), lambda m, turn: m(x, edges)
+
+
+@program("torch_geometric")
+def pooled_graphs() -> Any:
+    from torch_geometric import nn as layers
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = layers.SAGEConv(8, 16), layers.GINConv(nn.Sequential(nn.Linear(16, 16), nn.ReLU()))
+            self.last = nn.Linear(32, 2)
+
+        def forward(self, x: torch.Tensor, edges: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+            h = self.second(self.first(x, edges).relu(), edges)
+            return self.last(torch.cat([layers.global_mean_pool(h, batch), layers.global_max_pool(h, batch)], -1))
+
+    x, edges = graph()
+    batch = torch.tensor([0] * 4 + [1] * 6)
+    return Pooled(), lambda m, turn: m(x, edges, batch)
+
+
+@program("torch_geometric")
+def two_kinds_of_nodes() -> Any:
+    from torch_geometric.nn import HeteroConv, SAGEConv
+
+    nodes = {"a": torch.randn(5, 8), "b": torch.randn(6, 8)}
+    edges = {("a", "to", "b"): torch.randint(0, 5, (2, 9)), ("b", "to", "a"): torch.randint(0, 5, (2, 9))}
+    return HeteroConv({kind: SAGEConv((8, 8), 4) for kind in edges}), lambda m, turn: m(nodes, edges)
+
+
+@program("torch_geometric")
+def best_nodes() -> Any:
+    from torch_geometric.nn import TopKPooling
+
+    x, edges = graph()
+    return TopKPooling(8, ratio=0.5), lambda m, turn: m(x, edges, None, torch.zeros(10, dtype=torch.long))[0]
+
+
+# equations, flows, distributions
+
+
+@program("torchdiffeq")
+def equation_by_fixed_steps() -> Any:
+    from torchdiffeq import odeint
+
+    y, times = torch.randn(3, 2), torch.linspace(0, 1, 4)
+    return nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)), lambda m, turn: odeint(lambda t, y: m(y), y, times, method="rk4")
+
+
+@program("zuko")
+def spline_flow() -> Any:
+    import zuko
+
+    x, given = torch.randn(6, 2), torch.randn(6, 1)
+    return zuko.flows.NSF(2, 1, transforms=2, hidden_features=(8, 8)), lambda m, turn: -m(given).log_prob(x).mean()
+
+
+@program("gpytorch")
+def exact_gaussian_process() -> Any:
+    import gpytorch
+
+    x = torch.linspace(0, 1, 10)
+
+    class Process(gpytorch.models.ExactGP):
+        def __init__(self) -> None:
+            super().__init__(x, torch.sin(x * 6), gpytorch.likelihoods.GaussianLikelihood())
+            self.mean, self.kernel = gpytorch.means.ConstantMean(), gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+            self.loss = gpytorch.mlls.ExactMarginalLogLikelihood(self.likelihood, self)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
+
+    return Process(), lambda m, turn: -m.loss(m(x), m.train_targets)
+
+
+@program("e3nn")
+def tensor_product() -> Any:
+    from e3nn import o3
+
+    x = torch.randn(3, 5)
+    return o3.FullyConnectedTensorProduct(*["2x0e+1x1o"] * 3), lambda m, turn: m(x, x)
+
+
+# reinforcement learning
+
+
+@program("tensordict")
+def modules_by_keys() -> Any:
+    from tensordict import TensorDict
+    from tensordict.nn import TensorDictModule, TensorDictSequential
+
+    x = torch.randn(3, 4)
+    first = TensorDictModule(nn.Linear(4, 8), in_keys=["seen"], out_keys=["hidden"])
+    second = TensorDictModule(nn.Linear(8, 2), in_keys=["hidden"], out_keys=["action"])
+    return TensorDictSequential(first, second), lambda m, turn: m(TensorDict({"seen": x}, batch_size=[3]))["action"]
+
+
+@program("tensordict")
+def dicts_of_tensors() -> Any:
+    from tensordict import TensorDict
+
+    def call(m: Any, turn: int) -> Any:
+        dicts = TensorDict({"a": torch.ones(3, 4), "b": {"c": torch.zeros(3, 2)}}, [3])
+        dicts["d"] = m(dicts["a"])
+        dicts = dicts[1:].apply(lambda value: value * 2)
+        return dicts["d"], dicts["b", "c"], torch.stack([dicts, dicts]).sum(0)["d"]
+
+    return nn.Linear(4, 4), call
+
+
+@program("torchrl")
+def advantages() -> Any:
+    from torchrl.objectives.value.functional import generalized_advantage_estimate
+
+    values, rewards, done = torch.randn(2, 6, 1), torch.ones(2, 6, 1), torch.zeros(2, 6, 1, dtype=torch.bool)
+    return nn.Linear(1, 1), lambda m, turn: generalized_advantage_estimate(0.99, 0.95, m(values), m(values), rewards, done, done)
+
+
+# images and metrics
+
+
+@program("timm")
+def convnext_with_dropped_paths() -> Any:
+    import timm
+
+    x = torch.randn(2, 3, 64, 64)
+    return timm.create_model("convnext_atto", num_classes=5, drop_path_rate=0.2), lambda m, turn: m(x)
+
+
+@program("timm")
+def checkpointed_image_transformer() -> Any:
+    import timm
+
+    module, x = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=5, depth=2, drop_path_rate=0.1), torch.randn(2, 3, 32, 32)
+    module.set_grad_checkpointing()
+    return module, lambda m, turn: m(x)
+
+
+@program("kornia")
+def filters_and_colors() -> Any:
+    import kornia
+
+    x = torch.rand(2, 3, 16, 16)
+    blur = kornia.filters.gaussian_blur2d
+    return nn.Conv2d(3, 3, 3, padding=1), lambda m, turn: (blur(m(x), (3, 3), (1.0, 1.0)), kornia.color.rgb_to_hsv(x), kornia.losses.ssim_loss(m(x), x, 5))
+
+
+@program("monai")
+def dice_of_a_unet() -> Any:
+    from monai.losses import DiceCELoss
+    from monai.networks.nets import UNet
+
+    x, wanted, loss = torch.rand(2, 1, 16, 16), torch.randint(0, 2, (2, 1, 16, 16)), DiceCELoss(to_onehot_y=True, softmax=True)
+    module = UNet(spatial_dims=2, in_channels=1, out_channels=2, channels=(4, 8, 16), strides=(2, 2), num_res_units=1)
+    return module, lambda m, turn: loss(m(x), wanted)
+
+
+@program("segmentation-models-pytorch")
+def dice_of_a_pretrained_encoder() -> Any:
+    import segmentation_models_pytorch as models
+
+    x, wanted, loss = torch.randn(2, 3, 32, 32), torch.zeros(2, 32, 32, dtype=torch.long), models.losses.DiceLoss("multiclass")
+    return models.Unet("resnet18", encoder_weights=None, classes=2), lambda m, turn: loss(m(x), wanted)
+
+
+@program("torchmetrics")
+def accuracy_and_f1() -> Any:
+    import torchmetrics
+
+    kinds = {"task": "multiclass", "num_classes": 3}
+    metrics = torchmetrics.MetricCollection([torchmetrics.Accuracy(**kinds), torchmetrics.F1Score(average="macro", **kinds)])
+    x, wanted = torch.randn(6, 4), torch.randint(0, 3, (6,))
+
+    def call(m: Any, turn: int) -> Any:
+        metrics.reset()
+        out = m(x)
+        return F.cross_entropy(out, wanted), metrics(out, wanted)
+
+    return nn.Linear(4, 3), call
+
+
+@program("pytorch-metric-learning")
+def contrast_of_pairs() -> Any:
+    from pytorch_metric_learning import losses
+
+    x, classes, loss = torch.randn(8, 4), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]), losses.NTXentLoss()
+    return nn.Linear(4, 8), lambda m, turn: loss(m(x), classes)
+
+
+@program("lightly")
+def losses_without_labels() -> Any:
+    from lightly.loss import BarlowTwinsLoss, NTXentLoss, VICRegLoss
+
+    x, losses = torch.randn(8, 4), [NTXentLoss(), BarlowTwinsLoss(), VICRegLoss()]
+    return nn.Linear(4, 8), lambda m, turn: [loss(m(x), m(x + 0.1)) for loss in losses]
+
+
+@program("roma")
+def rotations() -> Any:
+    import roma
+
+    x = torch.randn(5, 6)
+    return nn.Linear(6, 6), lambda m, turn: (roma.special_gramschmidt(m(x).view(5, 3, 2)), roma.rotvec_to_rotmat(m(x)[:, :3]))
