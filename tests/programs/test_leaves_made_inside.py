@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import dynacompile
-from dynacompile.events import FrameSkipped
+from dynacompile.events import FrameSkipped, GraphBroke
 
 BACKENDS = ["eager", "aot_eager", "default"]
 LABELS = torch.tensor([0, 1, 2])
@@ -85,3 +85,84 @@ def test_a_leaf_that_stays_inside_is_one_graph():
 
     compiled, model = dynacompile.compile(energy, isolate_recompiles=True, fullgraph=True), network()
     torch.testing.assert_close(compiled(model, x := torch.randn(3, 4)), energy(model, x))
+
+
+class Weight(nn.Parameter):
+    pass
+
+
+def transposed(x, w):
+    p = nn.Parameter(w.T)
+    return x @ p, isinstance(p, nn.Parameter), type(p) is nn.Parameter, p.is_leaf, p.requires_grad
+
+
+def detached(x, w):
+    p = nn.Parameter(w, requires_grad=False)
+    return p, x @ p.T, p.contiguous() is p
+
+
+def written(x, w):
+    nn.Parameter(w, False).mul_(2)
+    return x @ w.T
+
+
+def without_gradients(x, w):
+    with torch.no_grad():
+        p, q = nn.Parameter(w), nn.Parameter(w, False)
+    return x @ p.T + x @ q.T
+
+
+def differentiated(x, w):
+    p = nn.Parameter(w.T)
+    (slope,) = torch.autograd.grad((x @ p).sum(), p)
+    return x - 0.1 * slope.sum()
+
+
+def of_subclass(x, w):
+    p = Weight(w * 2)
+    return x @ p, isinstance(p, nn.Parameter), type(p) is Weight
+
+
+def given_out(x, w):
+    p = nn.Parameter(x * 2)
+    p.tag = "mine"
+    return p, (p * w[0]).sum(), [p]
+
+
+def shown(x, w):
+    return f"{nn.Parameter(x)}", x.sum()
+
+
+def of_nothing(x, w):
+    return nn.Parameter(), x.sum()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "program",
+    [transposed, detached, written, without_gradients, differentiated, of_subclass, given_out, shown, of_nothing],
+    ids=lambda f: f.__name__,
+)
+def test_parameters(program, backend):
+    """Where autograd makes the graph, one that leaves it and requires gradients is made by Python."""
+    breaks, numbers, facts = [], [], []
+    end = dynacompile.subscribe(lambda event: breaks.append(event.reason) if isinstance(event, (GraphBroke, FrameSkipped)) else None)
+    try:
+        for call in (program, dynacompile.compile(program, isolate_recompiles=True, backend=backend)):
+            torch.manual_seed(0)
+            x, w = torch.randn(4, 4), nn.Parameter(torch.randn(4, 4))
+            for _ in range(2):
+                parts = torch.utils._pytree.tree_leaves(call(x, w))
+                tensors = [t for t in parts if isinstance(t, torch.Tensor)]
+                if any(t.requires_grad for t in tensors):
+                    sum(t.sum() for t in tensors if t.requires_grad).backward()
+                numbers.append([t.detach().clone() for t in (*tensors, x, w)] + [t.grad.clone() for t in (*tensors, w) if t.is_leaf and t.grad is not None])
+                facts.append([p for p in parts if not isinstance(p, torch.Tensor)])
+                facts[-1] += [(type(t), t.requires_grad, t.is_leaf, t.is_leaf and t.grad is None, getattr(t, "tag", None)) for t in tensors]
+                facts[-1] += [[a is b for a in tensors] + [a.data_ptr() == b.data_ptr() for a in (x, w)] for b in tensors]
+    finally:
+        end()
+    torch.testing.assert_close(numbers[:2], numbers[2:], rtol=1e-4, atol=1e-5)
+    assert facts[:2] == facts[2:]
+    leaves = program in (given_out, shown, of_nothing) and backend != "eager"
+    assert ["requires_grad_(), of a tensor that leaves the graph" in reason for reason in breaks] == [True] * leaves

@@ -199,4 +199,4 @@ def is_new(value: TensorValue, fresh: set[int]) -> bool:
     """Whether an arm made a tensor, in memory of its own, that autograd does not follow."""
     fake = value.fake
     is_own = value.source is None and storage_of(fake) in fresh and not fake._is_view() and fake.is_contiguous()
-    return is_own and not fake.requires_grad and not value.is_number
+    return is_own and not fake.requires_grad and not value.is_number and value.pytype() is torch.Tensor

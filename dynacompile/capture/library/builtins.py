@@ -444,8 +444,3 @@ for _name in (
     "rshift",
 ):
     operator_row(_name)
-
-
-@handles(torch.nn.Parameter)
-def row_parameter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("unknown-function", "making an nn.Parameter")

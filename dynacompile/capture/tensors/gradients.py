@@ -113,6 +113,23 @@ def requires_grad(cx: Context, tensor: TensorValue, args: list[Value], kwargs: d
     return tensor
 
 
+@handles(torch.nn.Parameter)
+def row_parameter(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The tensor detached, as a leaf. In the graph it is a plain tensor; residual code makes it a Parameter."""
+    defaults: dict[str, Value | None] = {"data": ConstantValue(None), "requires_grad": ConstantValue(True)}
+    given, required = bind_arguments("Parameter", ["data", "requires_grad"], args, kwargs, defaults)
+    cx.overrides.modes.refuse("making an nn.Parameter")
+    if isinstance(given, ConstantValue) and given.value is None:
+        given = cx.op("call_function", torch.empty, [ConstantValue(0)], {})
+    if type(given) is not TensorValue or given.is_number or cx.bodies:
+        raise unsupported("autograd-call", f"making an nn.Parameter of {given.describe()}")
+    made = cx.op("call_method", "detach", [given], {})
+    assert isinstance(made, TensorValue)
+    made.asked_type = torch.nn.Parameter
+    cx.recorder.mark_unrepeatable()
+    return requires_grad(cx, made, [required], {})
+
+
 class HandleValue(Value):
     """What register_hook returns. place: of the call, which breaks the graph where the program needs the handle itself."""
 

@@ -206,7 +206,7 @@ class SubclassTensor(TensorValue):
     # residual code
 
     def rebuild(self, out: Writer) -> None:
-        """The graph's output is a new tensor that nobody else has, so it can become one of the class; an alias in eager is one here."""
+        """An alias in eager is one here."""
         if self.is_alias and not (self.fake.is_leaf and self.fake.requires_grad):
             out.callee(alias_of)
             out.graph_output(self)
@@ -214,10 +214,7 @@ class SubclassTensor(TensorValue):
             out.call(2)
         else:
             out.graph_output(self)
-            out.emit("COPY", 1)
-            out.const(self.cls)
-            out.emit("SWAP", 2)
-            out.store_attr("__class__")
+            self.rebuild_class(out, self.cls)
         self.rebuild_attributes(out)
 
 
@@ -358,6 +355,7 @@ def row_new(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 @handles(of_torch.make_subclass)
 def row_make_subclass(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     cls, tensor, required = bind_arguments("_make_subclass", ["cls", "data", "require_grad"], args, kwargs, {"require_grad": ConstantValue(False)})
-    if not isinstance(tensor, TensorValue) or required.truth(cx):
-        raise unsupported("autograd-call", f"making a leaf that requires gradients, a {cls.constant().__qualname__},")
-    return of_class(cx, cx.op("call_method", "detach", [tensor], {}), cls.constant())
+    if not isinstance(tensor, TensorValue):
+        raise unsupported("autograd-call", f"making a leaf, a {cls.constant().__qualname__}, of {tensor.describe()}")
+    made = of_class(cx, cx.op("call_method", "detach", [tensor], {}), cls.constant())
+    return METHODS["requires_grad_"](cx, made, [required], {})  # type: ignore[arg-type]

@@ -512,7 +512,16 @@ class TensorValue(GraphTensor):
 
     def rebuild(self, out: Writer) -> None:
         out.graph_output(self)
+        if (cls := self.pytype()) is not torch.Tensor:
+            self.rebuild_class(out, cls)
         self.rebuild_attributes(out)
+
+    def rebuild_class(self, out: Writer, cls: type) -> None:
+        """The graph's output is a new tensor that nobody else has, so it can become one of a class."""
+        out.emit("COPY", 1)
+        out.const(cls)
+        out.emit("SWAP", 2)
+        out.store_attr("__class__")
 
     def rebuild_attributes(self, out: Writer) -> None:
         for name, value in self.attributes.items():

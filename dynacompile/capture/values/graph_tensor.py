@@ -68,7 +68,7 @@ class GraphTensor(Value):
         self.has_array = False
         self.told_leaf = False  # whether there is a guard on it
         self.read_grad: tuple[Any, Value] | None = None  # the gradient that was read last, and its value
-        self.asked_type: type | None = None  # of the tensor at capture, once it was asked for
+        self.asked_type: type | None = None  # of the tensor at capture, once it was asked for; the one that the frame has made it of
 
     @property
     def node(self) -> torch.fx.Node:
@@ -128,9 +128,9 @@ class GraphTensor(Value):
 
     def pytype(self) -> type:
         real = self.real
-        if real is None:
-            return torch.Tensor
         found = self.asked_type
+        if real is None:
+            return found or torch.Tensor
         if found is None:
             is_parameter = getattr(real, "_is_param", False) if type(real) is torch.Tensor else isinstance(real, torch.nn.Parameter)
             found = self.asked_type = torch.nn.Parameter if is_parameter else torch.Tensor
