@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dynacompile.errors import Unsupported
+from dynacompile.ir.source import Source
 from dynacompile.ir.wording import shown
 
 
@@ -101,16 +102,15 @@ def unsupported(code: str, detail: object = "") -> Unsupported:
     return Unsupported(code, row.reason.format(detail), row.hint)
 
 
-class ToBeLoaded(Unsupported):
-    """Python loads a module here, once: what breaks for it, callers included, serves only as long as it is not loaded.
+class NotThereYet(Unsupported):
+    """Python puts something into a dict here, once: what breaks for it, callers included, serves only as long as it is not there.
 
-    name: of the module.
+    table: where the dict lies. name: what it is to have.
     """
 
-    def __init__(self, code: str, name: str):
-        row = BREAKS[code]
-        super().__init__(code, row.reason.format(name), row.hint)
-        self.name = name
+    def __init__(self, reason: Unsupported, table: Source, name: str):
+        super().__init__(reason.code, reason.reason, reason.hint)
+        self.table, self.name = table, name
 
 
 class Raised(Unsupported):

@@ -18,7 +18,7 @@ import torch.fx
 from dynacompile.capture.assemble import assemble
 from dynacompile.capture.bound_numbers import bind_numbers
 from dynacompile.capture.breaking import can_execute, finish_break
-from dynacompile.capture.breaks import BREAKS, OF_VALUES, WHOLE, NotConstant, Raised, ToBeLoaded, unsupported
+from dynacompile.capture.breaks import BREAKS, OF_VALUES, WHOLE, NotConstant, NotThereYet, Raised, unsupported
 from dynacompile.capture.bytecode import CodeCache, is_resume
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.frames.interpreter import SymbolicFrame, is_plain_frame
@@ -93,7 +93,7 @@ class Attempt:
     broke: Break | None = None
     escaped: int | None = None  # the step that raised the exception which leaves the frame
     raised: Raised | None = None  # that exception, where a raise statement raised it and the residual code can raise it
-    loads: str | None = None  # the module that Python loads where it broke
+    absent: tuple[Source, str] | None = None  # the dict, and the name, of what comes to be there where it broke
 
 
 def capture_frame(frame: Any, env: Env, codes: CodeCache | None = None, policy: ShapePolicy | None = None, facts: Facts | None = None) -> Captured:
@@ -237,11 +237,11 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         raise NeedsSymbols(values=True, if_whole=True)
     if looks_at_frame(attempt, frame):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
-    loads = attempt.loads
+    absent = attempt.absent
     with SavedModes(manner.with_gradients) as modes:
         attempt = run(modes.trace(trace()), frame, stop)
-        if loads is not None:
-            attempt.cx.guard("DICT_CONTAINS", Constant(sys.modules, "sys.modules"), Presence(loads, False))
+        if absent is not None:
+            attempt.cx.guard("DICT_CONTAINS", absent[0], Presence(absent[1], False))
         if attempt.broke is not None:
             raise RunsDiffer("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
@@ -299,7 +299,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
             symbolic.step()
         except (Unsupported, NotConstant, RecursionError) as reason:
             attempt.broke = break_of(reason, cx)
-            attempt.loads = reason.name if isinstance(reason, ToBeLoaded) else None
+            attempt.absent = (reason.table, reason.name) if isinstance(reason, NotThereYet) else None
             if isinstance(reason, Raised) and isinstance(reason.value, ExceptionValue):
                 attempt.escaped = reason.value.step
                 attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None

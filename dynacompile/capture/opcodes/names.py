@@ -8,11 +8,12 @@ import sys
 import types
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import Raised, ToBeLoaded, unsupported
+from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.values.base import NULL, Lazy
 from dynacompile.capture.values.cells import UNBOUND, CellValue
 from dynacompile.capture.values.exceptions import raised_here
+from dynacompile.capture.values.python_modules import to_be_loaded
 from dynacompile.ir.fakes import StandIn
 from dynacompile.ir.source import Constant
 
@@ -152,13 +153,13 @@ def import_name(f: SymbolicFrame, i: Instr) -> None:
         raise unsupported("import", name)
     for needed in (name, wanted):
         if needed not in sys.modules:
-            raise ToBeLoaded("import", needed)
+            raise to_be_loaded(needed)
         if not is_loaded(needed):
             raise unsupported("import", needed)
     if fromlist.truth(f.cx):
         for part in fromlist.constant():
             if is_to_be_loaded(sys.modules[name], part):
-                raise ToBeLoaded("import", f"{name}.{part}")
+                raise to_be_loaded(f"{name}.{part}")
     for loaded in {name, wanted}:
         f.cx.names.of_dict(sys.modules, "sys.modules", loaded)
     f.push(f.cx.wrap(sys.modules[wanted], Constant(sys.modules[wanted], wanted)))
@@ -196,4 +197,9 @@ def is_to_be_loaded(package: types.ModuleType, name: str) -> bool:
 
 @opcode("IMPORT_FROM", effect=1)
 def import_from(f: SymbolicFrame, i: Instr) -> None:
-    f.push(f.peek(1).get_attr(f.cx, f.code.co_names[i.arg]))
+    """What the package has not got may be a module of it, where modules import each other."""
+    package, name = f.peek(1), f.code.co_names[i.arg]
+    found = f.cx.unless_missing(lambda: package.get_attr(f.cx, name))
+    if found is None:
+        raise unsupported("would-raise", f"{name!r} is not found in {package.describe()}")
+    f.push(found)
