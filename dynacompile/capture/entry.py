@@ -57,7 +57,7 @@ from dynacompile.ir.captured import PENDING, Break, Captured, GraphInput, Guard,
 from dynacompile.ir.guard_facts import Flag, GlobalState, Presence, global_state, is_a
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
-from dynacompile.ir.source import Constant, DictAttr, Free, Global, Local, Source
+from dynacompile.ir.source import DictAttr, Free, Global, Local, Source
 from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import Enter, Leave
 from dynacompile.private import of_torch

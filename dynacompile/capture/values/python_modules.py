@@ -104,7 +104,9 @@ class PythonModuleValue(Value):
         found = cx.lookup(cls, name)
         if isinstance(found, property) and self.real is deterministic and found.fset is not None:
             cx.call_real(found.fset, Constant(found.fset, name), [self, value])  # type: ignore[arg-type]
-        elif is_trusted(self.real.__name__) or cx.lookup(cls, "__setattr__") is not types.ModuleType.__setattr__ or found is not MISSING and is_data_descriptor(found):
+            return
+        is_plain = cx.lookup(cls, "__setattr__") is types.ModuleType.__setattr__ and (found is MISSING or not is_data_descriptor(found))
+        if is_trusted(self.real.__name__) or not is_plain:
             super().set_attr(cx, name, value)
         else:
             cx.effects.store_global(self.real.__dict__, self.real.__dict__ is cx.root_scope.table, name, value)
