@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.tensors.deferred_texts import DeferredText, Formatted, UnreadText, concat, may_defer, unread, varies
+from dynacompile.capture.tensors.deferred_texts import DeferredText, Formatted, UnreadText, concat, is_shown_later, may_defer, unread, varies
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_functions import TorchFunction
 from dynacompile.capture.values.answers import ASKED, answered, is_undecided
@@ -68,6 +68,8 @@ def text(cx: Context, value: Value, conversion: str = "str") -> Value:
     if isinstance(value, FunctionValue) and value.real is not None and value.source is not None:
         cx.guard("ID", value.source, identity(value.real))
         value = ConstantValue(value.real)
+    if is_shown_later(cx, value):
+        return DeferredText(cx, Formatted(conversion, ""), [value])
     return cx.pure(str if conversion == "str" else repr, [value], {})
 
 
@@ -103,6 +105,8 @@ def by_class(cx: Context, value: ObjectValue | TupleValue, conversion: str) -> V
             return text_of(found, name)
         if raw is not object.__str__:
             break
+    if is_shown_later(cx, value):
+        return DeferredText(cx, Formatted(conversion, ""), [value])
     raise unsupported("unknown-operation", f"{conversion}({value.describe()})")
 
 
@@ -114,6 +118,8 @@ def text_of(found: Value, name: str) -> Value:
 
 def formatted(cx: Context, value: Value, spec: str) -> Value:
     """format(value, spec)."""
+    if isinstance(value, TensorValue) and spec and value.fake.dim():
+        raise unsupported("would-raise", f"format() of {value.describe()} by {spec!r}")
     if may_defer(cx, value):
         return value if isinstance(value, DeferredText) and not spec else DeferredText(cx, Formatted("", spec), [value])
     if isinstance(value, UnreadText) and not spec:

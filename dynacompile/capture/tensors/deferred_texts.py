@@ -1,4 +1,4 @@
-"""Texts that tensors and numbers read from them are part of: made after the graph, where something needs them.
+"""Texts that tensors, numbers read from them, and containers of constants are part of: made after the graph, where something needs them.
 
 Most never are: the message of an error that is not raised. Others go to a log or a warning, or are returned. Where Python needs a text while the frame
 runs, the graph ends there.
@@ -6,8 +6,10 @@ runs, the graph ends there.
 
 from __future__ import annotations
 
+import collections
 import re
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +19,18 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.tensors.read_numbers import ReadNumber
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import Value, builtin_attribute
+from dynacompile.capture.values.base import Lazy, Method, Value, builtin_attribute
+from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import TEXT_METHODS, ConstantValue, UnreadStr
-from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.capture.values.deques import DequeValue
+from dynacompile.capture.values.functions import BoundMethod, FunctionValue
+from dynacompile.capture.values.mapping import DictLike, DictView
+from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.partials import PartialValue
+from dynacompile.capture.values.proxies import ProxyValue
+from dynacompile.capture.values.python_modules import PythonModuleValue
+from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.capture.values.sets import GivenSet, SetValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.ir.namespaces import defines
 from dynacompile.ir.shapes import as_static, hint_of, unbacked
@@ -41,6 +52,7 @@ class DeferredText(Value):
     def __init__(self, cx: Context, function: Callable[..., str], values: Sequence[Value]):
         self.function, self.values, self.version = function, [shown_as(value) for value in values], cx.recorder.version
         self.versions = [self.version(value.fake) for value in self.tensors()]
+        self.effects, self.parts = cx.effects, {part: changes_of(part) for value in values for part in parts_of(value) or ()}
         cx.recorder.shown.update(storage_of(value.fake) for value in self.tensors())
 
     def tensors(self) -> list[TensorValue]:
@@ -83,7 +95,8 @@ class DeferredText(Value):
         return self.values
 
     def rebuild(self, out: Writer) -> None:
-        if [self.version(value.fake) for value in self.tensors()] != self.versions:
+        changed = any(changes_of(part) != count or part in self.effects.touched for part, count in self.parts.items())
+        if changed or [self.version(value.fake) for value in self.tensors()] != self.versions:
             raise TextOutdated
         out.call_function(WRITE, [ConstantValue(self.function), *self.values])
 
@@ -159,6 +172,10 @@ def joined(separator: str, *parts: str) -> str:
     return separator.join(parts)
 
 
+def joined_from(separator: str, parts: Iterable[str]) -> str:
+    return separator.join(parts)
+
+
 def filled(template: str, *values: object) -> str:
     """template % values"""
     return template % values
@@ -173,6 +190,105 @@ def format_with(names: tuple[str, ...], template: str, *values: object) -> str:
     """template.format(...), the last values by names."""
     first = len(values) - len(names)
     return template.format(*values[:first], **dict(zip(names, values[first:])))
+
+
+PLAIN_OBJECTS = (str, bytes, int, float, complex, type(None), type, torch.dtype, torch.device, torch.layout, types.FunctionType, types.BuiltinFunctionType)
+LEAVES = (ConstantValue, ClassValue, FunctionValue, SymbolicInt, SymbolicFloat, PythonModuleValue)
+
+
+class StandIn:
+    """In a template, for a value whose text is made later."""
+
+    def __str__(self) -> str:
+        return ""
+
+    __repr__ = __str__
+
+
+class NumberStandIn(StandIn):
+    """For a number that is read from a tensor, and a tensor of no dimensions."""
+
+    def __int__(self) -> int:
+        return 0
+
+    def __float__(self) -> float:
+        return 0.0
+
+    __index__ = __int__
+
+    def __format__(self, spec: str) -> str:
+        return ""
+
+
+def stand_in(value: Value) -> Any:
+    """What a template is given in the place of a value, to see whether it takes that."""
+    if varies(value):
+        return of_this_call(value)
+    if isinstance(value, ConstantValue):
+        return value.constant()
+    if isinstance(value, DeferredText):
+        return ""
+    if isinstance(value, TensorValue) and value.fake.dim() or not is_deferred(value) and not isinstance(value, (SymbolicInt, SymbolicFloat)):
+        return StandIn()
+    return NumberStandIn()
+
+
+def is_filled(function: Callable[..., str], values: Sequence[Value]) -> bool:
+    """Whether a template takes the values: an error of it is one of the place where the program fills it. What looks into a value is left to Python."""
+    try:
+        function(*map(stand_in, values))
+    except (TypeError, ValueError, LookupError, AttributeError):
+        return False
+    return True
+
+
+def changes_of(part: Value) -> int:
+    """How often a set was changed, of those that nobody else has, too."""
+    return part.changes if isinstance(part, SetValue) else 0
+
+
+def is_plain_object(real: object) -> bool:
+    """Whether the text of an object that exists before the frame stays as it is, and runs no code of a user."""
+    if type(real) is tuple:
+        return all(map(is_plain_object, real))
+    cls = type(real)
+    return isinstance(real, PLAIN_OBJECTS) and type(cls.__repr__) is not types.FunctionType or cls.__repr__ is object.__repr__ and cls.__str__ is object.__str__
+
+
+def parts_of(value: Value) -> list[Value] | None:
+    """What the text of a container, or of an object without one of its own, tells of: values whose changes would change it. None where it may run code of a
+    user, or tells of what is not known to stay as it is."""
+    found: list[Value] = []
+    pending = [value]
+    while pending:
+        one = pending.pop()
+        cls = one.pytype()
+        if isinstance(one, LEAVES) or one in found:
+            continue
+        if isinstance(one, Lazy):
+            if not is_plain_object(one.real):
+                return None
+        elif isinstance(one, ObjectValue):
+            if cls.__repr__ is not object.__repr__ or cls.__str__ is not object.__str__ or cls.__format__ is not object.__format__:
+                return None
+        elif isinstance(one, (SetValue, DequeValue, DictLike, DictView, ProxyValue, PartialValue, Method, BoundMethod, ListValue, TupleValue)):
+            by_user = isinstance(cls.__repr__, types.FunctionType) and cls is not collections.Counter
+            if by_user or isinstance(one, GivenSet) and not all(map(is_plain_object, one.real)):
+                return None
+            pending += [one.function] if isinstance(one, BoundMethod) else []
+            pending += one.children()
+            found.append(one)
+        else:
+            return None
+    return found
+
+
+def is_shown_later(cx: Context, value: Value) -> bool:
+    """Whether the text of a container or an object, which capture does not know, may be made after the graph: none of its parts has been changed so far."""
+    if not cx.manner.texts or cx.bodies or isinstance(value, LEAVES):
+        return False
+    parts = parts_of(value)
+    return parts is not None and cx.effects.touched.keys().isdisjoint(parts)
 
 
 def is_deferred(value: Value) -> bool:
@@ -202,12 +318,13 @@ def may_defer(cx: Context, value: Value) -> bool:
 
 
 def defer(cx: Context, function: Callable[..., str], values: Sequence[Value]) -> Value | None:
-    """function(*values) as a text for later, where one of them is a tensor, a number read from one, or a number that varies; None where none is, or another is
-    not known."""
-    if not all(isinstance(value, (ConstantValue, SymbolicInt, SymbolicFloat)) or is_deferred(value) for value in values):
+    """function(*values) as a text for later, where one of them is a tensor, a number read from one, a container, or a number that varies; None where none is,
+    or another is not known."""
+    others = [value for value in values if not (isinstance(value, (ConstantValue, SymbolicInt, SymbolicFloat)) or is_deferred(value))]
+    if not all(is_shown_later(cx, value) for value in others):
         return None
-    if any(may_defer(cx, value) for value in values):
-        return DeferredText(cx, function, values)
+    if others or any(may_defer(cx, value) for value in values):
+        return DeferredText(cx, function, values) if is_filled(function, values) else None
     return unread(cx, function, values) if not any(map(is_deferred, values)) else None
 
 
@@ -244,13 +361,15 @@ def percent(cx: Context, template: Value, given: Value) -> Value | None:
         template = ConstantValue(template.value)  # with another one it may raise
     if isinstance(given, TupleValue) and given.cls is tuple:
         return defer(cx, filled, [template, *given.elements(cx)])
-    return defer(cx, filled_by_one, [template, given]) if is_deferred(given) or varies(given) else None
+    return defer(cx, filled_by_one, [template, given]) if not isinstance(given, ConstantValue) or varies(given) else None
 
 
 def row_join(cx: Context, separator: ConstantValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """separator.join(parts); None where a part is no text."""
     if len(args) != 1:
         return None
+    if isinstance(args[0], GivenSet) and is_shown_later(cx, args[0]) and all(type(part) is str for part in args[0].real):
+        return DeferredText(cx, joined_from, [separator, args[0]])
     parts = args[0].elements(cx)
     if not all(part.pytype() is str for part in parts):
         return None
