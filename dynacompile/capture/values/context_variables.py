@@ -6,7 +6,8 @@ import contextvars
 import operator
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -117,11 +118,24 @@ def wrap_variable(cx: Context, real: contextvars.ContextVar, source: Source) -> 
 DICT_OF_THREAD = operator.attrgetter("__dict__")  # no descriptor of the class leads there
 
 
-class ThreadLocal(ObjectValue):
-    """An instance of threading.local: its attributes are those of the thread."""
+@dataclass(frozen=True)
+class DictOfMainThread:
+    """Of an instance of threading.local whose class has an `__init__`, which Python calls with the first access in each thread: no other one is asked."""
 
-    def __init__(self, real: threading.local, source: Source):
+    def __call__(self, real: threading.local) -> dict[str, Any]:
+        return DICT_OF_THREAD(real) if in_main_thread() else {}
+
+
+def in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+class ThreadLocal(ObjectValue):
+    """An instance of threading.local: its attributes are those of the thread. namespace_of: what gives its dict."""
+
+    def __init__(self, real: threading.local, source: Source, namespace_of: Callable[[Any], dict[str, Any]]):
         super().__init__(type(real), real, source)
+        self.namespace_of = namespace_of
 
     has_dict = True
 
@@ -130,7 +144,7 @@ class ThreadLocal(ObjectValue):
 
     def dict_source(self) -> Source:
         assert self.source is not None
-        return Applied(self.source, DICT_OF_THREAD, ".__dict__")
+        return Applied(self.source, self.namespace_of, ".__dict__")
 
     def lookup(self, cx: Context, name: str) -> Value | None:
         return self.namespace if name == "__dict__" else super().lookup(cx, name)
@@ -146,10 +160,13 @@ class ThreadLocal(ObjectValue):
 
 
 def wrap_thread_local(cx: Context, real: threading.local, source: Source) -> Value:
-    """The first access in another thread runs an `__init__` of the class, which guards may not do."""
+    """The first access in another thread runs an `__init__` of the class, which guards may not do: what the main thread finds is another's only there."""
     cls = type(real)
-    if isinstance(cls.__init__, types.FunctionType) or isinstance(cls.__getattribute__, types.FunctionType) or defines(cls, "__slots__"):
-        cx.guard("TYPE", source, cls)
-        return OpaqueValue(real, source)
     cx.guard("TYPE", source, cls)
-    return ThreadLocal(real, source)
+    has_init = isinstance(cls.__init__, types.FunctionType)
+    if isinstance(cls.__getattribute__, types.FunctionType) or defines(cls, "__slots__") or has_init and not in_main_thread():
+        return OpaqueValue(real, source)
+    if not has_init:
+        return ThreadLocal(real, source, DICT_OF_THREAD)
+    cx.flag("whether it is the main thread", in_main_thread)
+    return ThreadLocal(real, source, DictOfMainThread())
