@@ -7,6 +7,7 @@ import inspect
 import math
 import operator
 import os
+import pickle
 import posixpath
 import re
 import struct
@@ -22,9 +23,11 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import FunctionValue
+from dynacompile.capture.values.mapping import DictValue, pairs_of
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.sequence import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -108,3 +111,17 @@ def row_result_type(cx: Context, args: list[Value], kwargs: dict[str, Value]) ->
     if kwargs:
         raise unsupported("unknown-function", "torch.result_type by keyword")
     return ConstantValue(torch.result_type(*(a.fake if isinstance(a, TensorValue) else a.constant() for a in args)))  # type: ignore[call-overload]
+
+
+@handles(pickle.dumps)
+def row_dumps(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of numbers, and flat containers of them: for other objects the bytes tell, too, which of them are one."""
+    value = args[0]
+    parts = value.elements(cx) if isinstance(value, (ListValue, TupleValue)) else [value]
+    if isinstance(value, DictValue):
+        pairs = pairs_of(cx, value)
+        value = DictValue.of(pairs)
+        parts = [part for key, part in pairs] if all(key.pytype() is str for key, _ in pairs) else [value]
+    if not all(isinstance(part, ConstantValue) and type(part.value) in (int, float, bool, type(None)) for part in parts):
+        raise unsupported("unknown-function", f"pickle.dumps of {value.describe()}")
+    return cx.fold(pickle.dumps, [value, *args[1:]], kwargs)

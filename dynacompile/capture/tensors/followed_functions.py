@@ -84,7 +84,8 @@ class FunctionContext(Value):
 def followed(cx: Context, cls: type, args: list[Value]) -> Value:
     """cls.apply(*args)"""
     tensors = [a for a in args if isinstance(a, TensorValue)]
-    if any(type(t) is not TensorValue for t in tensors) or len(set(map(id, tensors))) != len(tensors) or cx.bodies or cx.state(TorchModes).inference:
+    needed = [t for t in tensors if t.fake.requires_grad]  # each is given one gradient
+    if any(type(t) is not TensorValue for t in tensors) or len(set(map(id, needed))) != len(needed) or cx.bodies or cx.state(TorchModes).inference:
         raise unsupported("autograd-function", f"{cls.__qualname__}.apply")
     ctx = FunctionContext(cls, [torch.is_grad_enabled() and isinstance(a, TensorValue) and a.fake.requires_grad for a in args])
     if not any(ctx.needs):

@@ -21,7 +21,7 @@ from dynacompile.capture.tensors.tensor import BREAKING, METHODS, TensorValue
 from dynacompile.capture.tensors.tensor import OPERATORS as METHOD_OPERATORS
 from dynacompile.capture.tensors.tensor_scalars import with_tensor_scalar
 from dynacompile.capture.tensors.torch_modes import TorchModes
-from dynacompile.capture.values.base import Method, Value, wraps
+from dynacompile.capture.values.base import Method, Value, bind_arguments, wraps
 from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import SPECIAL, CallableValue, OptimizerStep, RefusedValue, function_value
@@ -113,7 +113,6 @@ STATE_FACTS = (
     torch.can_cast,
     of_torch.get_privateuse1_backend_name,
     of_torch.get_tracing_state,
-    torch.broadcast_shapes,
     torch.distributed.is_backend_available,
     torch.backends.cuda.is_flash_attention_available,
     *((torch.backends.cuda.is_ck_sdpa_available,) if hasattr(torch.backends.cuda, "is_ck_sdpa_available") else ()),
@@ -380,6 +379,20 @@ def fact(real: Any) -> None:
 
 for _real in STATE_FACTS:
     fact(_real)
+
+
+@handles(torch.broadcast_shapes)
+def row_broadcast_shapes(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return cx.fold(torch.broadcast_shapes, args, kwargs)
+
+
+@handles(torch.autograd.forward_ad.unpack_dual)
+def row_unpack_dual(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Frames in which tensors may carry tangents are not captured, so there is none."""
+    tensor, level = bind_arguments("unpack_dual", ["tensor", "level"], args, kwargs, {"level": ConstantValue(None)})
+    if not isinstance(tensor, TensorValue) or level.constant() is not None:
+        raise unsupported("autograd-call", "unpack_dual() of a level")
+    return TupleValue([tensor, ConstantValue(None)], torch.autograd.forward_ad.UnpackedDualTensor)
 
 
 def setting(real: Any) -> None:

@@ -57,6 +57,11 @@ def has_member(cls: type, value: object) -> bool:
         return any(member.value == value for member in cls.__members__.values())  # type: ignore[attr-defined]
 
 
+def is_typed_dict(cls: type) -> bool:
+    """Whether a call of a class gives a plain dict: of typing's TypedDict, or of the one that typing_extensions has for old versions of Python."""
+    return typing.is_typeddict(cls) or (type(cls).__module__, type(cls).__name__) == ("typing_extensions", "_TypedDictMeta")
+
+
 class ClassValue(Value):
     """A class. Calling it runs the builtin's row, or makes a new object whose __init__ is inlined."""
 
@@ -185,7 +190,7 @@ class ClassValue(Value):
         if row is not None:
             check_call(self.real, args, kwargs)
             return row(cx, args, kwargs)
-        made = None if typing.is_typeddict(self.real) else self.special(cx, "__call__", args, kwargs)
+        made = None if is_typed_dict(self.real) else self.special(cx, "__call__", args, kwargs)
         return self.make(cx, args, kwargs) if made is None else made
 
     def make(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -194,7 +199,7 @@ class ClassValue(Value):
             return self.member(cx, args, kwargs)
         if self.real in COMPUTED:
             return cx.pure(self.real, args, kwargs)
-        if self.real.__bases__ == (dict,) and typing.is_typeddict(self.real):
+        if is_typed_dict(self.real):
             return cx.class_value(dict, None).call(cx, args, kwargs)
         if issubclass(self.real, BaseException):
             return make_exception(cx, self.real, args, kwargs)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from dynacompile.capture.breaks import Raised, raises, unsupported
+from dynacompile.capture.breaks import Raised, raises
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.sequence import TupleValue
@@ -58,9 +58,11 @@ class ZipIterator(IteratorValue):
         return self.parts
 
     def rebuild(self, out: Writer) -> None:
-        if self.strict:
-            raise unsupported("rebuild", "zip(strict=True)")
-        out.call_function(zip, self.parts)
+        out.call_function(zip_strictly if self.strict else zip, self.parts)
+
+
+def zip_strictly(*parts: Iterable) -> Iterator:
+    return zip(*parts, strict=True)
 
 
 class EnumerateIterator(IteratorValue):
