@@ -206,6 +206,9 @@ class ItemOf(Item):
     def text(self) -> str:
         return f"{self.base.text()}[<{type(self.key).__name__}>]"
 
+    def own(self) -> tuple:
+        return type(self), id(self.key)
+
     def __hash__(self) -> int:
         try:
             return self._hash

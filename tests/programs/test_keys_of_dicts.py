@@ -269,3 +269,22 @@ def test_numbers_are_found_by_value(dynamic):
     finally:
         end()
     assert len(compiles) <= len(set(texts)), "as many entries as numbers at most"
+
+
+@pytest.mark.parametrize("sizes", [(3, 4), (3, 3), (1, 1)], ids=["other sizes", "same sizes", "one element"])
+def test_numbers_that_vary_under_tensors_as_keys(sizes):
+    """An optimizer's numbers, one for each parameter: which others are alike is found out by the paths to them, whose keys are tensors."""
+
+    def step(params, state):
+        for p in params:
+            mine = state[p]
+            mine["weight"] = 1.0 + 0.9 * mine["weight"]
+            p.data.mul_(1.0 - 1.0 / mine["weight"])
+        return [p.data.clone() for p in params]
+
+    found = []
+    for call in (step, dynacompile.compile(step, backend="eager", isolate_recompiles=True)):
+        params = [torch.nn.Parameter(torch.arange(1.0, n + 1)) for n in sizes]
+        state = {p: {"weight": 0.5 + n} for n, p in enumerate(params)}
+        found.append([[p.tolist() for p in call(params, state)] + [s["weight"] for s in state.values()] for _ in range(5)])
+    assert found[0] == found[1]
