@@ -119,3 +119,30 @@ def test_gradients_of_a_function_that_is_given_a_tensor_twice(backend):
         loss.backward()
         found.append((loss.item(), w.grad.item()))
     assert found[0] == found[1]
+
+
+class Equal:
+    """Its objects are equal without being one."""
+
+    def __init__(self, scale):
+        self.scale = scale
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    def __hash__(self):
+        return 1
+
+
+def test_objects_of_a_class_with_an_equality_of_its_own_are_told_apart():
+    def program(x, left, right):
+        return x * left.scale if left is right else x + right.scale
+
+    one, other, events = Equal(2), Equal(3), []
+    compiled = dynacompile.compile(program, backend="eager", isolate_recompiles=True)
+    end = dynacompile.subscribe(events.append)
+    for left, right in [(one, other), (one, one), (other, one), (other, other), (Equal(5), Equal(2))]:
+        x = torch.ones(2)
+        assert torch.equal(compiled(x, left, right), program(x, left, right))
+    end()
+    assert not [e for e in events if isinstance(e, (GraphBroke, FrameSkipped))]
