@@ -123,10 +123,6 @@ def sparse(x):
     return torch.sparse.mm(x.to_sparse(), x.T)
 
 
-def parameter(x):
-    return x * torch.nn.Parameter(torch.ones(4))
-
-
 def module_with_parameters(x):
     return torch.nn.Linear(4, 2)(x).shape
 
@@ -185,8 +181,7 @@ OUTCOMES = {
     makes_type: "unknown-function",
     evaluates: "frame-variables",
     sparse: "tensor-attribute",
-    parameter: "unknown-function",
-    module_with_parameters: "unknown-function",
+    module_with_parameters: "tensor-attribute",
     state: "setattr",
     resized: "tensor-attribute",
     own_memory: "tensor-attribute",
