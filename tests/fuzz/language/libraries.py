@@ -4,6 +4,16 @@ from __future__ import annotations
 
 LIBRARIES = (
     """
+N1 = <counts>
+N2 = f'{N1.keys()} {collections.deque(N1)} {set(N1)!r}'
+N3 = {1, <int>}
+N4 = '%s of {}'.format(N1) % N3 + str(N1.items())
+~
+N1['late'] = <int>
+N3.add(77)
+LOG.append(str(len(N3)))
+-> N1 counts, N2 str, N4 str""",
+    """
 N1 = list(heapq.merge(sorted(<ints>), sorted(<ints>), [2, 9]))
 N2 = list(heapq.merge([5, 1], sorted(<ints>, reverse=True), key=lambda q: q, reverse=True))
 ~
