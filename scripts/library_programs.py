@@ -158,21 +158,6 @@ def checkpointed_llama() -> Any:
     return module.train(), lambda m, turn: m(input_ids=ids, labels=ids).loss
 
 
-@program("transformers", trains=False)
-def generation_with_a_static_cache() -> Any:
-    import transformers
-
-    ids = torch.randint(0, 100, (2, 9))
-    asked = {"max_new_tokens": 6, "min_new_tokens": 6, "pad_token_id": 0, "do_sample": False, "cache_implementation": "static"}
-    module = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)).eval()
-    return (
-        module,
-        lambda m, turn: (
-            m(input_ids=ids, past_key_values=transformers.StaticCache(config=m.config, max_cache_len=16)).logits if turn else m.generate(ids, **asked)
-        ),
-    )
-
-
 # einops and what is built on it
 
 
@@ -324,24 +309,6 @@ def spline_flow() -> Any:
 
     x, given = torch.randn(6, 2), torch.randn(6, 1)
     return zuko.flows.NSF(2, 1, transforms=2, hidden_features=(8, 8)), lambda m, turn: -m(given).log_prob(x).mean()
-
-
-@program("gpytorch")
-def exact_gaussian_process() -> Any:
-    import gpytorch
-
-    x = torch.linspace(0, 1, 10)
-
-    class Process(gpytorch.models.ExactGP):
-        def __init__(self) -> None:
-            super().__init__(x, torch.sin(x * 6), gpytorch.likelihoods.GaussianLikelihood())
-            self.mean, self.kernel = gpytorch.means.ConstantMean(), gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
-            self.loss = gpytorch.mlls.ExactMarginalLogLikelihood(self.likelihood, self)
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
-
-    return Process(), lambda m, turn: -m.loss(m(x), m.train_targets)
 
 
 @program("e3nn")

@@ -51,7 +51,7 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 def train(module: torch.nn.Module, step: Callable[[int], Any], trains: bool) -> list[torch.Tensor]:
     """What a few steps give, the parameters after them, and a random number."""
     parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=1e-2) if trains else None
+    optimizer = torch.optim.SGD(parameters, lr=1e-2) if trains and parameters else None
     found: list[torch.Tensor] = []
     for turn in range(TURNS):
         torch.manual_seed(turn)
