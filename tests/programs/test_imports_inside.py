@@ -1,14 +1,17 @@
 """Imports inside of functions: what is loaded already has no effect, the rest is loaded as Python does."""
 
+import builtins
 import importlib
 import itertools
 import sys
+import types
 
 import pytest
 import torch
 
 import dynacompile
 from dynacompile.events import Compiled, GraphBroke
+from tests.scenarios import attempt, check_same
 
 NUMBERS = itertools.count()
 FORMS = {
@@ -89,3 +92,80 @@ def test_callers_are_captured_again_once_the_module_is_there(tmp_path, monkeypat
     assert not [e for e in events[began:] if isinstance(e, Compiled)]
     last = [e for e in events if isinstance(e, Compiled)][-1]
     assert last.ops == 3  # all in one graph
+
+
+def test_modules_that_are_imported_in_the_frame(monkeypatch):
+    def use(x):
+        import replaced_module  # noqa: PLC0415
+
+        return x * replaced_module.number
+
+    def story(wrap):
+        run = wrap(use)
+        for number in (1, 2, 1):
+            monkeypatch.setitem(sys.modules, "replaced_module", types.ModuleType("replaced_module"))
+            sys.modules["replaced_module"].number = number
+            yield run(torch.ones(2))
+
+    check_same(story, backend="eager")
+
+
+def test_imports_of_what_is_no_module(monkeypatch):
+    def use(x):
+        import replaced_module  # noqa: PLC0415
+
+        return x * replaced_module.number
+
+    class Counting:
+        asked = 0
+
+        def __getattr__(self, name):
+            self.asked += 1
+            return self.asked
+
+    def story(wrap):
+        run, module = wrap(use), types.ModuleType("replaced_module")
+        module.number = 3
+        for found in (module, Counting(), None, module, Counting()):
+            monkeypatch.setitem(sys.modules, "replaced_module", found)
+            yield attempt(run, torch.ones(2))
+
+    check_same(story, backend="eager")
+
+
+def test_an_import_that_the_program_answers_itself(monkeypatch):
+    def use(x):
+        import replaced_module  # noqa: PLC0415
+
+        return x * replaced_module.number
+
+    def story(wrap):
+        run, module = wrap(use), types.ModuleType("replaced_module")
+        module.number, ask = 3, builtins.__import__
+        monkeypatch.setitem(sys.modules, "replaced_module", module)
+        yield run(torch.ones(2))
+        with monkeypatch.context() as patched:
+            patched.setattr(builtins, "__import__", lambda name, *rest: types.SimpleNamespace(number=7) if name == "replaced_module" else ask(name, *rest))
+            found = run(torch.ones(2))
+        yield found
+        yield run(torch.ones(2))
+
+    check_same(story, backend="eager")
+
+
+def test_relative_imports_follow_the_package_of_the_code(monkeypatch):
+    def story(wrap):
+        for package, number in (("one_package", 3), ("other_package", 5)):
+            for name in (package, f"{package}.inner"):
+                monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+            sys.modules[package].inner = sys.modules[f"{package}.inner"]
+            sys.modules[package].inner.number = number
+        for statement in ("from . import inner as found", "from .inner import number as found", "from ..inner import number as found"):
+            table = {"__name__": "one_package.code", "__builtins__": builtins}
+            exec(f"def use(x):\n    {statement}\n    return x * getattr(found, 'number', found)", table)
+            run = wrap(table["use"])
+            for package in ("one_package", "other_package", "", None, "one_package"):
+                table["__package__"] = package
+                yield attempt(run, torch.ones(2))
+
+    check_same(story, backend="eager")

@@ -1,8 +1,10 @@
 """Operations that may raise what a clause takes are part of the graph: a call in which one does puts back what has changed, and runs as Python."""
 
 import gc
+import random
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -156,7 +158,7 @@ def test_state_of_modules_is_changed_once():
 
 
 def test_what_cannot_be_put_back_ends_the_graph():
-    """A large input that is written, and effects before the graph."""
+    """An input that is written, and too large to be copied for it."""
 
     def writes(x, places):
         x.add_(1)
@@ -165,10 +167,64 @@ def test_what_cannot_be_put_back_ends_the_graph():
         except IndexError:
             return x.sum()
 
-    large = torch.zeros(300, 300)
+    events = []
+    end = dynacompile.subscribe(events.append)
+    compiled, large = dynacompile.compile(writes, isolate_recompiles=True, backend="eager"), torch.zeros(300, 300)
     for places in (PLACES[0], torch.tensor([99999]), PLACES[0]):
-        got, want = (outcome(f, large.clone(), places) for f in (dynacompile.compile(writes, isolate_recompiles=True, backend="eager"), writes))
+        got, want = (outcome(f, large.clone(), places) for f in (compiled, writes))
         assert_same("outcome", got, want, None, None)
+    end()
+    assert "caught-error" in [e.code for e in events if isinstance(e, GraphBroke)]
+
+
+def turns_gradients_off(x, places):
+    try:
+        with torch.no_grad():
+            y = torch.zeros(4).index_add(0, places, x * 2)
+        y = y + x.sum()
+    except (IndexError, RuntimeError):
+        y = x * 3
+    return y, y.requires_grad, torch.is_grad_enabled()
+
+
+def casts(x, places):
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = torch.zeros(4).index_add(0, places, x * 2), x.outer(x) @ x.outer(x)
+    except (IndexError, RuntimeError):
+        y = x.outer(x) @ x.outer(x)
+    return y, torch.is_autocast_enabled("cpu")
+
+
+def draws(x, places):
+    first, array = random.random(), float(np.random.rand())
+    try:
+        y = torch.zeros(4).index_add(0, places, x * first)
+    except (IndexError, RuntimeError):
+        y = x * 3
+    return y, first, array, random.random(), x.grad
+
+
+def makes_gradients(x, places):
+    x.grad = None
+    (x * x).sum().backward()
+    try:
+        y = torch.zeros(4).index_add(0, places, x)
+    except (IndexError, RuntimeError):
+        y = x * 3
+    return y, x.grad.clone()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+@pytest.mark.parametrize("program", [turns_gradients_off, casts, draws, makes_gradients])
+def test_modes_generators_and_gradients_are_those_of_the_call_that_counts(program, backend):
+    compiled, told = dynacompile.compile(program, backend=backend, isolate_recompiles=True), []
+    for run in (compiled, program):
+        random.seed(1)
+        np.random.seed(1)
+        told.append([run(torch.ones(2, requires_grad=True), places) for places in PLACES])
+        told[-1] += [random.random(), torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")]
+    assert_same("outcomes", *told, None, None)
 
 
 def test_errors_that_are_no_values_leave_the_graph():

@@ -78,7 +78,8 @@ LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_
 
 
 def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
-    """Breaks the graph where a clause around an operation may take what it raises. Of rows that are looked up, guards may say that they are there."""
+    """Breaks the graph where a clause around an operation may take what it raises, and the call can't start again. Of rows that are looked up, guards may say
+    that they are there."""
     name = target if type(target) is str else getattr(target, "__name__", "")
     if target is PYTHON_NUMBER:
         name, errors = called_name(args[1].constant()), OF_PYTHON
