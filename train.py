@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 import dynacompile
-from dynacompile.callbacks.overrides import read_arguments
+from dynacompile.callbacks.overrides import check_added_keys, read_arguments, wrong_setting
 from dynacompile.callbacks.sweep_runs import Result
 from dynacompile.errors import ConfigError, nearest
 
@@ -25,8 +25,9 @@ def main(cfg: DictConfig) -> Result:
 
     A wrong setting is one line at the end of a run of its own. In a sweep it raises, as every error does, which ends this job alone.
     """
-    L.seed_everything(cfg.seed, workers=True, verbose=False)
     try:
+        check_added_keys()
+        L.seed_everything(cfg.seed, workers=True, verbose=False)
         if cfg.matmul_precision not in (known := ("highest", "high", "medium")):
             raise ConfigError(f"unknown matmul_precision {cfg.matmul_precision!r}: {nearest(str(cfg.matmul_precision), known)}")
         torch.set_float32_matmul_precision(cfg.matmul_precision)
@@ -34,9 +35,9 @@ def main(cfg: DictConfig) -> Result:
         trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=[instantiate(logger) for logger in cfg.logger.values()])
         trainer.fit(instantiate(cfg.model), datamodule=instantiate(cfg.data))
         return Result({name: float(value) for name, value in trainer.callback_metrics.items()}, cfg.objective or "")
-    except (ConfigError, InstantiationException) as error:
-        cause = error if isinstance(error, ConfigError) else error.__cause__
-        if not isinstance(cause, ConfigError):
+    except (ConfigError, InstantiationException, TypeError, ValueError) as error:
+        cause = wrong_setting(error)
+        if cause is None:
             raise
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise cause from None

@@ -6,15 +6,23 @@ and `compile.modules.type:Block.mode=max-autotune` through, choices for sweeps i
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from numbers import Number
 
+from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, InstantiationException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from dynacompile.callbacks.settings import TYPE, CompileSettings
-from dynacompile.errors import nearest
+from dynacompile.errors import ConfigError, nearest
 
 
 def read_arguments() -> None:
@@ -57,3 +65,57 @@ def check_compile_overrides(arguments: Sequence[str]) -> None:
         group, _, name = key.partition(".")
         if group == "compile" and name and name.split(".")[0] not in CompileSettings.names():
             raise SystemExit(f"error: unknown key {key}: {nearest(name, CompileSettings.names())}")
+
+
+def check_added_keys() -> None:
+    """Within a job: raises ConfigError for an override `+key=...` whose key is a misspelt one of the config. Hydra adds it, and nothing reads it."""
+    added = [override for override in overrides_of_this_job() if override.is_add() and not is_group(override.key_or_group)]
+    if not added:
+        return
+    known = [str(key) for key in as_composed()]
+    for override in added:
+        key = override.key_or_group.partition(".")[0]
+        if key not in known and difflib.get_close_matches(key, known, n=1, cutoff=0.7):
+            raise ConfigError(f"{override.input_line} adds a new key {key!r}, which nothing reads: {nearest(key, known)}")
+
+
+def wrong_setting(error: Exception) -> ConfigError | None:
+    """Within a job: the wrong setting that ended it with `error`. None for an error of the program, which gets a note where a setting may be at fault."""
+    cause = error.__cause__ if isinstance(error, InstantiationException) else error
+    if isinstance(cause, ConfigError):
+        return cause
+    words = words_for_numbers()
+    if words and isinstance(error, InstantiationException):
+        return ConfigError(f"{words} ({type(cause).__name__}: {cause})")
+    if words:
+        error.add_note(words)
+    return None
+
+
+def words_for_numbers() -> str:
+    """Within a job: which overrides gave text where the config has a number, or nothing. Some settings take both: this is for errors to mention."""
+    found = []
+    for override in overrides_of_this_job():
+        if not is_group(override.key_or_group) and isinstance(value := override.value(), str):
+            try:
+                number = OmegaConf.select(as_composed(), override.key_or_group)
+            except OmegaConfBaseException:
+                continue
+            if isinstance(number, Number):
+                found.append(f"{override.key_or_group} is a number in the config ({number}), and {value!r} here")
+    return "; ".join(found)
+
+
+def overrides_of_this_job() -> Iterator[Override]:
+    yield from OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
+
+
+def is_group(key: str) -> bool:
+    """Whether `key` chooses a file of a config group."""
+    return bool(GlobalHydra.instance().config_loader().get_group_options(key.partition("@")[0]))
+
+
+def as_composed() -> DictConfig:
+    """This job's config without its overrides of values: its groups are chosen as in the job."""
+    chosen = [str(override.input_line) for override in overrides_of_this_job() if is_group(override.key_or_group)]
+    return compose(HydraConfig.get().job.config_name, overrides=chosen)

@@ -65,6 +65,8 @@ def test_a_run_ends_with_its_summary(tmp_path):
         ("compile.mode=max-autotun", "error: unknown mode 'max-autotun': did you mean 'max-autotune'"),
         ("compile.modules.optimizer_step.7.fuse=false", "error: compile.modules: a fit with 1 optimizer has no 'optimizer_step.7'"),
         ("matmul_precision=hihg", "error: unknown matmul_precision 'hihg': did you mean 'high'"),
+        ("trainer.max_steps=four", "error: trainer.max_steps is a number in the config (24), and 'four' here (TypeError: "),
+        ("+modle=conv", "error: +modle=conv adds a new key 'modle', which nothing reads: did you mean 'model'"),
         ("objective=val/los", "error: objective=val/los is no number of this job: did you mean 'val/loss'"),
     ],
 )
@@ -72,6 +74,20 @@ def test_a_wrong_setting_is_one_line(tmp_path, argument, message):
     done = train(tmp_path, argument)
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_an_error_of_the_program_mentions_a_word_where_the_config_has_a_number(tmp_path):
+    done = train(tmp_path, "model.lr=high", "trainer.devices=auto")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout and "TypeError" in done.stderr
+    assert "model.lr is a number in the config (0.002), and 'high' here" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_key_of_ones_own_can_be_added(tmp_path):
+    done = train(tmp_path, "+width=16", "model.net.width=${width}", "trainer.devices=auto", "compile=none")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
