@@ -1,7 +1,8 @@
 """Numbers that eager refuses where a kernel meets them, which fakes don't notice: those that a type can't hold, negative powers of ints, and the like.
 
 The graph would raise when it runs, or not at all: past the `except` clauses of the program, and after what the program does behind the operation. What is
-refused is left to Python, which raises, or doesn't. Of tensors and symbolic numbers the values are not known here.
+refused is left to Python, which raises, or doesn't. Of numbers that vary from call to call a guard asks that the type holds them. Of tensors the values are not
+known here.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ HELD: dict[str, Places] = {
     **dict.fromkeys(("lerp", "lerp_"), (2, "weight")),
     "linspace": (0, 1, "start", "end"),
     "scalar_tensor": (0, "s"),
+    "tensor": (0, "data"),
+    "setitem": (2,),
     "pad": (3, "value"),
     "constant_pad_nd": (2, "value"),
     **dict.fromkeys(("threshold", "threshold_", "_threshold"), (1, 2, "threshold", "value")),
@@ -71,7 +74,10 @@ row = rows_of(REFUSED)
 @row("a negative power of ints", "pow", "pow_", "ipow", "__pow__", "__ipow__", "_foreach_pow", "_foreach_pow_")
 def negative_power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     bases = tensors_in(args[:1])
-    return bool(bases) and all(map(is_integral, bases)) and any(type(n) is int and n < 0 for n in numbers_at((1, "exponent"), args, kwargs))
+    if not bases or not all(map(is_integral, bases)):
+        return False
+    exponents = given_at((1, "exponent"), args, kwargs)
+    return any((type(n) is int or isinstance(n, torch.SymInt) and n.node.hint is not None) and bool(n < 0) for n in exponents)
 
 
 ORDERS = ("lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal")
@@ -154,28 +160,43 @@ def check_named(name: str, target: Any, args: Sequence[Any], kwargs: Mapping[str
         numbers = (float(n) if isinstance(n, int) else n for n in numbers)
     if any(not holds(dtype, number) for number in numbers for dtype in dtypes_of(name, args, kwargs, number)):
         raise unsupported("op-failed", f"{name}: a number that the type of its result can't hold")
+    varying = symbolic_at(places or (), args, kwargs)
+    if any(not holds_all(dtype, number, name in AS_FLOATS) for number in varying for dtype in dtypes_of(name, args, kwargs, number)):
+        raise unsupported("op-failed", f"{name}: a number that varies, and that the type of its result can't hold")
 
 
 def numbers_at(places: Places, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Number]:
+    return (n for n in given_at(places, args, kwargs) if type(n) in (int, float, complex))
+
+
+def symbolic_at(places: Places, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.SymInt | torch.SymFloat]:
+    """Those that vary from call to call, without those that the graph computes."""
+    return (n for n in given_at(places, args, kwargs) if isinstance(n, (torch.SymInt, torch.SymFloat)) and n.node.hint is not None)
+
+
+def given_at(places: Places, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
     for place in places:
         value = kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
-        yield from (n for n in (value if isinstance(value, (list, tuple)) else (value,)) if type(n) in (int, float, complex))  # type: ignore[misc]
+        yield from value if isinstance(value, (list, tuple)) else (value,)
 
 
-def dtypes_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], number: Number) -> set[torch.dtype]:
+def dtypes_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], number: Number | torch.SymInt | torch.SymFloat) -> set[torch.dtype]:
     """Those that have to hold a number: the one that is named, those of tensors but for masks, or that of the number."""
     named = {value for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype)}
     if named:
         return named
-    alone = torch.result_type(number, number)
-    found = {t.dtype for t in tensors_in((args, kwargs)) if t.dtype != torch.bool}
+    if isinstance(number, torch.SymInt):
+        alone = torch.int64
+    else:
+        alone = torch.get_default_dtype() if isinstance(number, torch.SymFloat) else torch.result_type(number, number)
+    found = {t.dtype for t in tensors_in(args[:1] if name == "setitem" else (args, kwargs)) if t.dtype != torch.bool}
     if not found:
         return {alone}
     if name == "where" and not isinstance(number, complex):  # in half precision it has any number, inf among them
         found -= NEAREST.keys()
     elif name in COMPUTING:
         found = {torch.float32 if dtype in NEAREST else dtype for dtype in found}
-    if name.removeprefix("_foreach_") in PROMOTING and not isinstance(number, int):
+    if name.removeprefix("_foreach_") in PROMOTING and not isinstance(number, (int, torch.SymInt)):
         found = {dtype if dtype.is_complex or dtype.is_floating_point and not isinstance(number, complex) else alone for dtype in found}
     return found
 
@@ -191,3 +212,16 @@ def holds(dtype: torch.dtype, number: Number) -> bool:
         least = bounds.min or (-bounds.max if isinstance(number, int) else 0)
         return math.isfinite(number) and least <= number <= bounds.max
     return not math.isfinite(number) or abs(number) <= torch.finfo(dtype).max
+
+
+def holds_all(dtype: torch.dtype, number: torch.SymInt | torch.SymFloat, as_float: bool) -> bool:
+    """Whether a type can hold a number that varies from call to call. The entry is then for those that it can hold."""
+    is_int = isinstance(number, torch.SymInt)
+    if dtype in (torch.bool, torch.float64, torch.complex128) or (is_int and dtype == torch.int64):
+        return True
+    if dtype.is_floating_point or dtype.is_complex:
+        most = torch.finfo(dtype).max
+        return bool(number <= most) and bool(number >= -most)
+    bounds = torch.iinfo(dtype)
+    least = bounds.min or (-bounds.max if is_int and not as_float else 0)
+    return bool(number <= bounds.max) and bool(number >= least)

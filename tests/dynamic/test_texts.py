@@ -95,6 +95,7 @@ def test_what_is_printed(fn, entries):
 
 
 def test_what_is_logged(caplog):
+    LOG.disabled = False  # configurations of logging disable the loggers that they do not know
     compiled = dynacompile.compile(logged, isolate_recompiles=True, backend="eager", fullgraph=True)
     told = []
     for call in (compiled, logged):

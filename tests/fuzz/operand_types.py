@@ -2,7 +2,7 @@
 
 `python -m tests.fuzz.operand_types FIRST LAST [--backend NAME]`: each point is one call; its result and type, or the kind of its error, are compared.
 From seed 500000 on, calls are given numbers that the types may not hold, most of them in a clause that takes the error; from seed 1000000 on, these are
-operations over lists, of few members and of many.
+operations over lists, of few members and of many. From seed 2000000 on the numbers are arguments that vary, and what the types may not hold comes last.
 """
 
 from __future__ import annotations
@@ -67,32 +67,42 @@ NUMBERS = (
 NARROW = (*DTYPES, torch.int8, torch.int32, torch.float16)
 FROM_NUMBERED = 500_000
 FROM_LISTED = 1_000_000
+FROM_VARYING = 2_000_000
+VARYING = (*NUMBERED, "x.__setitem__(0, {n})", "torch.tensor({n}, dtype=y.dtype)", "torch.scalar_tensor({n}, dtype=y.dtype)", "x.fill_diagonal_({n})")
+HARMLESS = (("2", "3", "4"), ("1.5", "2.25", "0.5"))
 OF_LISTS = [n for n in sorted(dir(torch)) if n.startswith("_foreach_") and n not in ("_foreach_mm", "_foreach_powsum", "_foreach_norm")]
 FOR_LISTS = ("", "{n}", "[{n}] * {c}", "[y] * {c}", "[y] * {c}, alpha={n}", "[y] * {c}, [y] * {c}", "[y] * {c}, [y] * {c}, value={n}", "torch.tensor(1.5)")
 
 
 @dataclass(frozen=True)
 class Point:
-    """source: an expression of the operands x and y, of `out`, and of numbers to index with."""
+    """source: an expression of the operands x and y, of `out`, of numbers to index with, and of n and o. numbers: what n and o are, call by call."""
 
     source: str
     types: tuple[torch.dtype, torch.dtype, torch.dtype]
     is_caught: bool = False
+    numbers: tuple[tuple[Any, Any], ...] = ((0, 0),)
 
     def run(self, backend: dict[str, Any] | None) -> tuple[str, torch.Tensor | None]:
-        """(the kind of the error, or nothing; what was written, or else the result)"""
+        """Of the last call: (the kind of the error, or nothing; what was written, or else the result)"""
         scope: dict[str, Any] = {"torch": torch}
         taken = f"try:\n        result = {self.source}\n    except Exception as error:\n        return torch.tensor(len(type(error).__name__) * 1000), x, out"
         line = taken if self.is_caught else f"result = {self.source}"
-        exec(compile(f"def call(x, y, out, k, i, m):\n    {line}\n    return result, x, out", "<point>", "exec"), scope)
+        exec(compile(f"def call(x, y, out, k, i, m, n, o):\n    {line}\n    return result, x, out", "<point>", "exec"), scope)
         call: Callable[..., Any] = scope["call"]
         if backend is not None:
             dynacompile.reset()
             call = dynacompile.compile(call, **backend)
+        for numbers in self.numbers:
+            made = self.call(call, *numbers)
+        return made
+
+    def call(self, call: Callable[..., Any], *numbers: Any) -> tuple[str, torch.Tensor | None]:
         torch.manual_seed(0)
         x, y, out = (torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]]).to(dtype) for dtype in self.types)
+        places = (torch.zeros(2, 3, dtype=torch.int64), torch.tensor([0, 1]), torch.tensor([[True, False, True], [False, True, True]]))
         try:
-            found = call(x, y, out, torch.zeros(2, 3, dtype=torch.int64), torch.tensor([0, 1]), torch.tensor([[True, False, True], [False, True, True]]))
+            found = call(x, y, out, *places, *numbers)
         except Exception as error:  # noqa: BLE001  (the point is to compare it)
             return type(error).__name__, None
         return "", torch.stack([t.to(torch.complex128).sum() for t in found if isinstance(t, torch.Tensor)])
@@ -101,12 +111,22 @@ class Point:
 def point(seed: int) -> Point:
     """The first call drawn that some overload of its operation takes."""
     rng = random.Random(seed)
+    if seed >= FROM_VARYING:
+        return varying(rng)
     if seed >= FROM_LISTED:
         return next(at for at in iter(lambda: listed(rng), None) if at.run(None)[0] != "TypeError")
     if seed >= FROM_NUMBERED:
         source = rng.choice(NUMBERED).format(n=rng.choice(NUMBERS), o=rng.choice(NUMBERS))
         return Point(source, (rng.choice(NARROW), rng.choice(NARROW), rng.choice(NARROW)), rng.random() < 0.7)
     return next(at for at in iter(lambda: drawn(rng), None) if at.run(None)[0] != "TypeError")
+
+
+def varying(rng: random.Random) -> Point:
+    """Numbers of one type in three calls, of which the last may be one that the types can't hold."""
+    odd = [eval(rng.choice(NUMBERS)) for _ in "no"]
+    first = [[eval(n) for n in rng.sample(HARMLESS[isinstance(number, float)], 2)] for number in odd]
+    source = rng.choice(VARYING).format(n="n", o="o")
+    return Point(source, (rng.choice(NARROW), rng.choice(NARROW), rng.choice(NARROW)), rng.random() < 0.5, (*zip(*first), tuple(odd)))
 
 
 def listed(rng: random.Random) -> Point:
@@ -158,7 +178,7 @@ def main() -> int:
             at = point(seed)
             if found := unlike(at, backend):
                 wrong += 1
-                print(f"point {seed}: {at.source} of {', '.join(map(str, at.types))}: {found}", flush=True)
+                print(f"point {seed}: {at.source} of {', '.join(map(str, at.types))}, {at.numbers}: {found}", flush=True)
     print(f"{given.last - given.first} points, {wrong} differ")
     return 1 if wrong else 0
 

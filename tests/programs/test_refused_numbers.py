@@ -96,3 +96,39 @@ def test_what_is_said_to_be_held_eager_takes(dtype):
         taken += isinstance(result, torch.Tensor)
         assert not holds(dtype, number) or isinstance(result, torch.Tensor), number
     assert taken
+
+
+@pytest.mark.parametrize("backend", ["eager", "default"])
+def test_numbers_that_vary_raise_once_they_do_not_fit(backend):
+    """A number that fitted in every call so far becomes a symbol, and the entry is for those that fit."""
+    forms = {
+        "fill": lambda x, n: x.fill_(n),
+        "assigned": lambda x, n: (x.__setitem__(0, n), x)[1],
+        "threshold": lambda x, n: F.threshold(x, 1, n),
+        "padded": lambda x, n: F.pad(x, (1, 1), value=n),
+        "power": lambda x, n: x**n if n < 9 else x.new_full((2,), n),
+    }
+
+    def story(wrap):
+        for form in forms.values():
+            run = wrap(form)
+            for n in (2, 3, 4, 300, 5, -1, 2.5, 3.5, 4.5, 1e10, 5.5, float("inf")):
+                yield attempt(run, torch.tensor([1, 2, 3], dtype=torch.uint8), n)
+
+    check_same(story, least=None, backend=backend)
+
+
+def test_numbers_that_vary_and_fit_have_one_entry():
+    run = dynacompile.compile(lambda x, n: torch.add(x, x, alpha=n).addcmul(x, x, value=n), backend="eager", fullgraph=True, isolate_recompiles=True)
+    for n in (0.5, 0.25, 3e38, 1e-3, -7.0):
+        torch.testing.assert_close(run(torch.ones(3), n), torch.add(torch.ones(3), torch.ones(3), alpha=n) + n)
+    (bucket,) = run.buckets
+    assert len(bucket.entries) == 2
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_ints_read_from_tensors_raise_where_a_tensor_of_few_bits_is_made(fullgraph):
+    run = dynacompile.compile(lambda t: torch.tensor(t.item(), dtype=INT8), backend="eager", fullgraph=fullgraph, isolate_recompiles=True)
+    assert run(torch.tensor(7)).tolist() == 7
+    with pytest.raises(RuntimeError, match="without overflow"):
+        run(torch.tensor(300))

@@ -12,6 +12,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
+from dynacompile.ir.shapes import unbacked
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ def padded_by_varying(cx: Context, args: list[Value], kwargs: dict[str, Value]) 
         return None
     if given.keys() - {"mode"} != {"input", "pad", "value"}:
         return None
-    return cx.op("call_function", torch.constant_pad_nd, [given[name] for name in ("input", "pad", "value")], {})
+    fill = given["value"]
+    if isinstance(fill, SymbolicInt) and not unbacked(fill.sym):  # torch's own takes a float
+        fill = cx.operator("mul", [fill, ConstantValue(1.0)])
+    return cx.op("call_function", torch.constant_pad_nd, [given["input"], given["pad"], fill], {})
 
 
 def is_number(value: Value, keyword: str) -> bool:

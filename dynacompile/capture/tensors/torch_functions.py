@@ -180,6 +180,10 @@ class TorchFunction(CallableValue):
             raise unsupported("tensor-attribute", f"torch.{name}()")
         if self.real in PYTHON_VALUES and args and holds_tensors(args[0]):
             raise unsupported("to-python", f"torch.{name} of a list of tensors")
+        if self.real in PYTHON_VALUES and args and (is_number_tensor(args[0]) or isinstance(args[0], ReadNumber)) and is_narrow(kwargs.get("dtype")):
+            if len(args) == 1 and args[0].pytype() is int and kwargs.keys() <= {"dtype", "device"}:
+                return cx.op("call_function", torch.full, [TupleValue([]), *args], kwargs)  # which raises where the type can't hold the number
+            return self.refuse_call()
         if self.real in PYTHON_VALUES and len(args) == 1 and is_number_tensor(args[0]) and kwargs.keys() <= {"dtype", "device"}:
             return cx.op("call_method", "to", args, {"dtype": ConstantValue(torch.get_default_dtype()), **kwargs, "copy": ConstantValue(True)})
         if self.real in PYTHON_VALUES and args and (tensor := tensor_of_array(cx, args[0])) is not None:
@@ -264,6 +268,12 @@ def is_replaced(cx: Context, function: Any) -> bool:
 
 TRUE = ConstantValue(True)
 PYTHON_VALUES = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+def is_narrow(dtype: Value | None) -> bool:
+    """Whether a type has fewer ints than those that are read from tensors."""
+    wanted = dtype.value if isinstance(dtype, ConstantValue) else None
+    return isinstance(wanted, torch.dtype) and wanted not in (torch.bool, torch.int64) and not wanted.is_floating_point and not wanted.is_complex
 
 
 def holds_tensors(value: Value) -> bool:
