@@ -76,8 +76,7 @@ def negative_power(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     bases = tensors_in(args[:1])
     if not bases or not all(map(is_integral, bases)):
         return False
-    exponents = given_at((1, "exponent"), args, kwargs)
-    return any((type(n) is int or isinstance(n, torch.SymInt) and n.node.hint is not None) and bool(n < 0) for n in exponents)
+    return any(isinstance(n, (int, torch.SymInt)) and bool(n < 0) for n in known_at((1, "exponent"), args, kwargs))
 
 
 ORDERS = ("lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal")
@@ -100,6 +99,12 @@ def range_of_bools(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 @row("an alpha of 0", "celu", "celu_")
 def no_alpha(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return 0 in numbers_at((1, "alpha"), args, kwargs)
+
+
+@row("an epsilon that is not positive", "batch_norm")
+def no_epsilon(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    training = kwargs.get("training", args[5] if len(args) > 5 else False)
+    return training is True and any(bool(n <= 0) for n in known_at((7, "eps"), args, kwargs))
 
 
 @row("a negative beta", "smooth_l1_loss")
@@ -167,6 +172,11 @@ def check_named(name: str, target: Any, args: Sequence[Any], kwargs: Mapping[str
 
 def numbers_at(places: Places, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Number]:
     return (n for n in given_at(places, args, kwargs) if type(n) in (int, float, complex))
+
+
+def known_at(places: Places, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Ints and floats, and numbers that vary from call to call, of which guards are asked."""
+    return (n for n in given_at(places, args, kwargs) if type(n) in (int, float) or isinstance(n, (torch.SymInt, torch.SymFloat)) and n.node.hint is not None)
 
 
 def symbolic_at(places: Places, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.SymInt | torch.SymFloat]:

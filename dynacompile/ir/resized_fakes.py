@@ -14,6 +14,8 @@ aten = torch.ops.aten
 
 
 def result(x: torch.Tensor, sizes: Sequence[Any], *more: Any) -> torch.Tensor:
+    for size in sizes:
+        torch._check(size > 0, lambda: "Input and output sizes should be greater than 0")
     return laid_like(x, (*x.shape[:2], *sizes))
 
 

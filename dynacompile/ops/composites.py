@@ -205,6 +205,7 @@ NUMBERS = (torch.SymInt, torch.SymFloat)
 
 def rrelu(input: torch.Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False) -> torch.Tensor:
     """Of evaluation."""
+    torch._check(lower <= upper, lambda: "Lower bound should be less than or equal to the upper bound")
     return F.leaky_relu(input, (lower + upper) / 2, inplace)
 
 

@@ -126,6 +126,23 @@ def test_numbers_that_vary_and_fit_have_one_entry():
     assert len(bucket.entries) == 2
 
 
+@pytest.mark.parametrize("backend", ["eager", "default"])
+def test_numbers_that_vary_raise_once_eager_refuses_them(backend):
+    forms = (
+        (lambda x, n: F.rrelu(x, 0.1, n, training=False), (0.5, 0.25, 0.75, 0.05, 0.5)),
+        (lambda x, n: F.batch_norm(x, None, None, training=True, eps=n), (1.0, 0.5, 0.25, 0.0, -1.0, 0.5)),
+        (lambda x, n: F.interpolate(x, scale_factor=n), (1.0, 2.0, 3.0, 0.01, 2.0)),
+    )
+
+    def story(wrap):
+        for form, numbers in forms:
+            run = wrap(form)
+            for n in numbers:
+                yield attempt(run, torch.arange(24.0).view(2, 3, 4).sin(), n)
+
+    check_same(story, least=None, backend=backend)
+
+
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_ints_read_from_tensors_raise_where_a_tensor_of_few_bits_is_made(fullgraph):
     run = dynacompile.compile(lambda t: torch.tensor(t.item(), dtype=INT8), backend="eager", fullgraph=fullgraph, isolate_recompiles=True)
