@@ -84,6 +84,24 @@ def test_gradients_are_kept_inside(frame, backend):
 
 
 @LEVELS
+@pytest.mark.parametrize("first", [True, False], ids=["keeps it first", "keeps it later"])
+def test_an_argument_that_keeps_its_gradient_keeps_what_is_asked_for_inside(first, backend):
+    def story(wrap):
+        frame = wrap(lambda y: torch.autograd.grad((y * y).sum(), y, retain_graph=True)[0] + y.sin())
+        for keeps in (first, not first):
+            x = made()
+            y = x * 1
+            if keeps:
+                y.retain_grad()
+            result = frame(y)
+            yield result, y.grad if keeps else None
+            result.sum().backward()
+            yield y.grad if keeps else None, x.grad
+
+    check_same(story, backend=backend)
+
+
+@LEVELS
 def test_a_tensor_that_keeps_its_gradient_or_not(backend):
     """The same code, of arguments that are leaves, keep theirs, or neither."""
 

@@ -240,9 +240,13 @@ def is_given(value: Any) -> bool:
 
 
 def history_is_known(cx: Context, asked: list[TensorValue]) -> Iterator[bool]:
-    """Whether what autograd goes through is in the graph: inputs are leaves without hooks, or the one that is not is the only one asked for."""
+    """Whether what autograd goes through is in the graph: inputs are leaves without hooks, or the one that is not is the only one asked for, and does not
+    retain the gradient that comes to it."""
     inputs = [value for value in cx.recorder.tensors.values() if isinstance(value, TensorValue) and value.sample.requires_grad]
     for value in inputs:
         yield value.real._backward_hooks is None
         cx.guard("NONE", Attr(value.source, "_backward_hooks"))  # type: ignore[arg-type]
-        yield value.is_leaf(cx) or len(asked) == 1 and asked[0] is value and sum(not v.is_leaf(cx) for v in inputs) == 1
+        if not value.is_leaf(cx):
+            yield len(asked) == 1 and asked[0] is value and sum(not v.is_leaf(cx) for v in inputs) == 1
+            yield not value.real.retains_grad
+            cx.guard("EQUALS", Attr(value.source, "retains_grad"), False)  # type: ignore[arg-type]
