@@ -23,6 +23,7 @@ PICKS = frozenset(
     for name in (
         *("amax", "amin", "aminmax", "max", "min", "cummax", "cummin", "sort", "topk", "kthvalue", "median", "nanmedian", "mode"),
         *("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d", "adaptive_max_pool3d", "gather", "index", "index_select", "take"),
+        *("scatter_reduce", "index_reduce"),
     )
 )
 """Results are some of the elements."""

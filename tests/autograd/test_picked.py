@@ -12,11 +12,19 @@ from dynacompile.schedule import schedule
 from tests.lower.tracing import ENV
 from tests.schedule.test_columns import CUDA, on
 
+
+def greatest_of_groups(t: torch.Tensor) -> torch.Tensor:
+    """For each element, the greatest of the group of its row that it belongs to."""
+    groups = torch.arange(t.shape[1]).remainder(3).expand(t.shape)
+    return t.new_zeros(8, 3).scatter_reduce(1, groups, t, "amax", include_self=False).gather(1, groups)
+
+
 ONCE = {
     "threshold": lambda t: torch.where(t >= t.topk(5).values[:, -1:], t, 0),
     "maximum": lambda t: t == t.amax(1, keepdim=True),
     "difference": lambda t: (t - t.max(1, keepdim=True).values) == 0,
     "absolute": lambda t: t.abs() < t.abs().sort(1).values[:, 3:4],
+    "greatest of groups": lambda t: t == greatest_of_groups(t),
     "gathered": lambda t: t > t.gather(1, torch.zeros(8, 1, dtype=torch.int64)),
 }
 OTHERS = {
