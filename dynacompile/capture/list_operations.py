@@ -25,6 +25,7 @@ from dynacompile.capture.values.constant import ConstantValue, UnreadBool
 from dynacompile.capture.values.graph_tensor import Member, Members
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
+from dynacompile.capture.wider import check_members
 from dynacompile.ir.captured import Site
 from dynacompile.ir.looks import Later, LaterList, Looks
 from dynacompile.ir.nodes import new_node
@@ -191,6 +192,7 @@ def run(recorder: GraphState, call: Call, few: Mapping[int | str, list[Value]], 
     args, kwargs = [argument(i) for i in range(len(call.args))], {k: argument(k) for k in call.kwargs}
     check_types(call.target, [*args, *kwargs.values()], tensors_in((args, kwargs)))
     check_numbers(call.target, args, kwargs)
+    check_members(call.target, args, kwargs)
     recorder.mode.touched.clear()
     result = recorder.run("call_function", call.target, args, kwargs)
     tensors = [(f, b) for place, column in fakes.items() for f, b in zip(column, before[place]) if isinstance(f, torch.Tensor)]

@@ -29,7 +29,7 @@ from dynacompile.capture.values.constant import ConstantValue, is_constant_objec
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
-from dynacompile.capture.wider import may_outgrow, without_write
+from dynacompile.capture.wider import check_members, may_outgrow, without_write
 from dynacompile.ir.looks import Later, Look, give
 from dynacompile.ir.nodes import copy_node, new_node
 from dynacompile.ir.passed_forms import has_known_forms
@@ -146,6 +146,7 @@ class Recorder(Inputs):
             raise unsupported("aliased-mutation", f"{target_name(target)} has gradients by members that earlier ones have written")
         check_types(target, [*fakes, *inputs.values()], given)
         check_numbers(target, fakes, inputs)
+        check_members(target, fakes, inputs)
         if self.graph is self.root and not any(map(is_wrapper, operands)):
             self.kernels.check(kind, target, fakes, fake_kwargs, operands)
         if outs and is_of_torch(target):

@@ -31,6 +31,9 @@ def check_memory(cx: FrameContext, inputs: Sequence[GraphInput], written_inputs:
         return
     if any(i.is_pending for i in written_inputs):
         raise unsupported("mutation", "the result of a collective that may be under way is written")
+    for item in written_inputs:
+        if lags(cx.recorder.tensors[item.name].real):
+            raise unsupported("aliased-mutation", f"{item.name}, a view, was written twice by one operation, of which its history has one")
     inputs = with_shown(cx, inputs)
     reals = {name: begun(value.real) for name, value in cx.recorder.tensors.items()}
     ranges = sorted((*memory_range(reals[i.name]), i.name) for i in inputs if i.name in reals)
@@ -43,6 +46,18 @@ def check_memory(cx: FrameContext, inputs: Sequence[GraphInput], written_inputs:
                 raise unsupported("aliased-mutation", f"{other} and {name}")
         if end > begin:
             open_ranges.append((end, name))
+
+
+def lags(real: Any) -> bool:
+    """Whether the history of a view lags behind that of its base, as `torch._foreach_mul_([v, v], 2)` leaves it. Eager reads the view by its own history, and
+    writes it by that of the base; a graph has one for both, in calls that get such a view after this one that of the base (`runtime/view_writes.cpp`)."""
+    base = real._base if real.requires_grad else None
+    if base is None:
+        return False
+    node = real.grad_fn
+    while node is not None and node is not base.grad_fn and len(node.next_functions) == 1:
+        node = node.next_functions[0][0]
+    return node is not base.grad_fn
 
 
 def with_shown(cx: FrameContext, inputs: Sequence[GraphInput]) -> list[GraphInput]:

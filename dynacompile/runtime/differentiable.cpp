@@ -289,6 +289,8 @@ private:
         count_writes(contract_, made);
         for (int64_t input : contract_.mutated_in_graph) tensor_input(input)->bump_version();
         if (is_recorded && !contract_.mutated_in_graph.empty()) versions.count_in_graph(inputs_);
+        if (is_recorded)
+            for (const Mutation& mutation : contract_.mutations) renew_history(tensor_of(tensor_input(mutation.input)));
         if (is_recorded && !region_->stages.empty()) return in_stages(made, generators, versions);
         if (is_recorded) attach_node(region_, inputs_, made, std::move(generators));
         for (const Mutation& mutation : contract_.mutations) apply(mutation, made);

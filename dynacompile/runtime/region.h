@@ -212,5 +212,7 @@ void refuse_writes(const at::Tensor& view, Made made);
 bool init_node();
 PyObject* backward_pass(PyObject*, PyObject*);
 PyObject* view_writes(PyObject*, PyObject* tensors);
+// Gives a view that is to be written the history of its base, where it lags behind.
+void renew_history(const at::Tensor& tensor);
 
 }  // namespace dynacompile::runtime

@@ -1,4 +1,4 @@
-// The nodes that torch's autograd has of writes to views: each holds the operation's own node, which Python does not show.
+// What torch's autograd has of writes to views: nodes that hold the operation's own node, which Python does not show, and histories that lag behind.
 #include "runtime/region.h"
 #include "runtime/torch_autograd.h"
 
@@ -35,6 +35,18 @@ PyObject* view_writes(PyObject*, PyObject* tensors) {
         if (PyList_Append(found.get(), row.get()) < 0) throw PythonErrorSet();
     }
     return found.release();
+}
+
+// A view gets the history of its base, whose last write torch finds by the version: an operation that counts two writes to the same memory before it gives
+// either a history, as `torch._foreach_mul_([v, v], 2)`, leaves the view with that of the first one. A write to it goes on from the base, which has both.
+void renew_history(const at::Tensor& tensor) {
+    auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);
+    if (!view || !view->has_bw_view() || !tensor.requires_grad()) return;
+    if (view->get_creation_meta() != torch::autograd::CreationMeta::DEFAULT) return;  // autograd refuses the write
+    const auto own = tensor.grad_fn(), base = view->get_backward_view().base_.grad_fn();
+    const torch::autograd::Node* node = own.get();
+    while (node && node != base.get() && node->num_outputs() == 1) node = node->next_edge(0).function.get();
+    if (node != base.get()) view->set_attr_version(view->get_attr_version() - 1);
 }
 
 }  // namespace dynacompile::runtime

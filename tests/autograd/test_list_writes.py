@@ -81,6 +81,43 @@ def test_gradients_of_a_member_that_reads_what_an_earlier_one_has_written_are_th
     check(form, *(torch.randn(4, 6, requires_grad=True) for _ in "ab"), options=AS_ATEN, graphs=None, breaks=None)
 
 
+@pytest.mark.parametrize("part", [lambda a: a[1], lambda a: a.diagonal(), lambda a: a.t()[1:], lambda a: a.view(-1)], ids=["row", "diagonal", "block", "all"])
+@pytest.mark.parametrize("write", [lambda v: v.add_(0.1), lambda v: torch._foreach_mul_([v], 0.5), lambda v: v.sin_()], ids=["sum", "list", "sine"])
+def test_a_view_that_one_operation_has_written_twice_is_written_again(part, write):
+    """Autograd gives such a view the history of the first write alone, until its next write."""
+
+    def form(a):
+        a = a * 1
+        v = part(a)
+        torch._foreach_mul_([v, v], 0.5)
+        write(v)
+        return v * 2, a * 3
+
+    check(form, torch.randn(4, 4, requires_grad=True), options=AS_ATEN, graphs=None, breaks=None)
+
+
+def test_a_view_that_one_operation_has_written_twice_is_read():
+    def form(a):
+        a = a * 1
+        v = a[1]
+        torch._foreach_mul_([v, v], 0.5)
+        return v * 2
+
+    check(form, torch.randn(4, 4, requires_grad=True), options=AS_ATEN, graphs=None, breaks=None)
+
+
+@pytest.mark.parametrize("count", [1, 9], ids=["few", "many"])
+@pytest.mark.parametrize("name", ["maximum_", "add_", "copy_", "addcmul_"])
+def test_a_member_has_no_place_for_what_would_be_written_to_it(name, count):
+    def form(a, b):
+        getattr(torch, f"_foreach_{name}")([a.clone()[:, :1] for _ in range(count)], *[[b] * count] * (2 if name == "addcmul_" else 1))
+        return a
+
+    for call in (form, dynacompile.compile(form, isolate_recompiles=True, **AS_ATEN)):
+        with pytest.raises(RuntimeError, match=r"shape|size"):
+            call(torch.randn(1, 6), torch.randn(1, 6))
+
+
 def test_products_of_members_that_earlier_ones_have_written_are_not_differentiated():
     def form(a, b):
         a, b = a * 1, b * 1
