@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dynacompile
-from dynacompile.events import FrameSkipped
+from dynacompile.events import Compiled, FrameSkipped
 from tests.checking import check
 
 OPTIONS = {"reference": True}
@@ -94,6 +94,30 @@ def test_a_view_that_one_operation_has_written_twice_is_written_again(part, writ
         return v * 2, a * 3
 
     check(form, torch.randn(4, 4, requires_grad=True), options=AS_ATEN, graphs=None, breaks=None)
+
+
+def test_a_graph_writes_a_view_that_one_operation_has_written_twice_in_a_later_call():
+    def form(v):
+        v.mul_(3)
+        return v * 2
+
+    compiled = dynacompile.compile(form, isolate_recompiles=True, **AS_ATEN)
+    events: list = []
+    end = dynacompile.subscribe(events.append)
+    try:
+        for is_written_twice in (False, True):
+            grads = []
+            for call in (form, compiled):
+                x = torch.ones(4, 4, requires_grad=True)
+                a = x * 1
+                v = a[1]
+                if is_written_twice:
+                    torch._foreach_mul_([v, v], 0.5)
+                grads += torch.autograd.grad(call(v).sum() + (a * 3).sum(), x)
+            torch.testing.assert_close(*grads)
+    finally:
+        end()
+    assert sum(isinstance(e, Compiled) for e in events) == 1
 
 
 def test_a_view_that_one_operation_has_written_twice_is_read():
