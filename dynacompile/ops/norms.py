@@ -85,6 +85,11 @@ def count(x: torch.Tensor, dims: Sequence[int]) -> int:
     return max(math.prod(x.shape[d] for d in dims), 1) if x.dim() else 1
 
 
+@row(NORMS, aten.dist.default)
+def dist(x, other, p=2):
+    return aten.linalg_vector_norm.default(aten.sub.Tensor(x, other), p)
+
+
 @row(NORMS, aten.linalg_vector_norm.default)
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
     if not x.is_floating_point():

@@ -109,6 +109,7 @@ SAMPLES: dict[str, list[tuple]] = {
     "aten._softmax_backward_data.default": [(G, V.softmax(1), 1, torch.float32)],
     "aten._log_softmax_backward_data.default": [(G, V.log_softmax(1), 1, torch.float32)],
     "aten.logsumexp.default": [(V, [1]), (V, [0, 1], True), (torch.full((2, 3), float("-inf")), [1])],
+    "aten.dist.default": [(V, x(4, 6, scale=0.5), p) for p in (2, 1, 0, float("inf"), -float("inf"), 3)],
     "aten.linalg_vector_norm.default": [(V, o, d, k) for o in (2, 1, 0, float("inf"), -float("inf"), 3) for d, k in ((None, False), ([1], True), ([0], False))],
     "aten.native_layer_norm.default": [(V, [6], x(6), unit(6), 1e-5), (V, [6], None, None, 1e-5), (V, [4, 6], x(4, 6), None, 1e-5)],
     "aten.native_layer_norm_backward.default": [(G, V, [6], *LN, x(6), unit(6), MASK), (G, V, [6], *LN, None, None, [True, False, False])],

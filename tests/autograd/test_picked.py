@@ -81,3 +81,30 @@ def test_a_long_chain_of_maxima():
     compiled = dynacompile.compile(running, isolate_recompiles=True, backend="aot_eager")
     got, wanted = (torch.autograd.grad(fn(x).sum(), x)[0] for fn in (compiled, running))
     assert torch.equal(got, wanted)
+
+
+GREATEST = {
+    "scatter_reduce": lambda t: t.new_zeros(8, 3).scatter_reduce(1, torch.arange(20).remainder(3).expand(8, 20), t, "amax", include_self=False),
+    "index_reduce": lambda t: t.new_zeros(3, 20).index_reduce(0, torch.arange(8).remainder(3), t, "amin"),
+    "segment_reduce": lambda t: torch.segment_reduce(t, "max", lengths=torch.tensor([3, 5])),
+    "norm": lambda t: torch.linalg.vector_norm(t, float("inf"), 1),
+    "dist": lambda t: torch.dist(t, t.flip(0), float("inf")),
+    "cdist": lambda t: torch.cdist(t, t.flip(0), float("inf")),
+}
+
+
+@pytest.mark.parametrize("name", GREATEST)
+def test_a_backward_does_not_compute_again_what_it_compares_with_the_greatest(name):
+    graphs = []
+
+    def observe(stage, result):
+        if stage == "differentiate":
+            graphs.append(result.backward.graph)
+
+    x = torch.randn(8, 20, requires_grad=True)
+    dynacompile.explain(lambda x: GREATEST[name](x.sin() * 3 + x), observer=observe, options={"reference": True})(x)
+    assert len(graphs) == 1
+    assert not [n for n in graphs[0].nodes if n.target is torch.ops.aten.sin.default]
+    compiled = dynacompile.compile(lambda x: GREATEST[name](x.sin() * 3 + x), isolate_recompiles=True, options={"reference": True})
+    wanted = torch.autograd.grad(GREATEST[name](x.sin() * 3 + x).sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(compiled(x).sum(), x), wanted)
