@@ -319,13 +319,15 @@ private:
         std::vector<bool> applied(contract_.mutations.size());
         auto finish = [&](size_t stage) {
             const bool is_last = stage + 1 == region_->stages.size();
+            bool writes = false;
             const auto& own = region_->stages[stage]->contract.tangents;
             for (size_t i = 0; i < applied.size(); ++i) {
                 const Mutation& mutation = contract_.mutations[i];
                 if (applied[i] || (!is_last && std::find(own.begin(), own.end(), mutation.position) == own.end())) continue;
                 apply(mutation, made);
-                applied[i] = true;
+                applied[i] = writes = true;
             }
+            if (writes) versions.count(inputs_);  // a view has the node of its last version, which the next stages lead to
         };
         attach_stages(*region_, inputs_, made, generators, sizes_.numbers.data(), output, finish);
         versions.count(inputs_);

@@ -246,6 +246,27 @@ def test_a_refused_part_of_a_double_backward_is_never_left_out(program):
     twice_differentiated(program)
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+@pytest.mark.parametrize("part", [lambda x: x.view(4, 3), lambda x: x[1:], lambda x: x * 1], ids=["all", "rows", "no view"])
+def test_a_view_that_was_written_several_times_leads_to_the_outputs(part, times):
+    """Autograd makes a view's node anew where its version has changed."""
+
+    def frame(y):
+        for _ in range(times):
+            y[0] = 1
+        return y * y, y.view(-1)
+
+    results = []
+    for call in (frame, dynacompile.compile(frame, isolate_recompiles=True, options={"reference": True})):
+        y = part(torch.linspace(-1, 2, 12).view(3, 4).requires_grad_() * 1)
+        made = call(y)
+        y.retain_grad()
+        asked = torch.autograd.grad(loss(made), (y, made[1]), retain_graph=True, allow_unused=True)
+        loss(made).backward()
+        results.append([*(g for g in asked if g is not None), y.grad])
+    torch.testing.assert_close(results[1], results[0])
+
+
 class Classifier(nn.Module):
     """As language models are: gives its loss, its logits and its hidden states."""
 
