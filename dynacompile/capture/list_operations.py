@@ -17,7 +17,7 @@ from dynacompile.capture.known_numbers import known_number
 from dynacompile.capture.operands import tensors_in
 from dynacompile.capture.recorded import Operation, storage_of
 from dynacompile.capture.refused_numbers import check_numbers
-from dynacompile.capture.refused_types import check_types
+from dynacompile.capture.refused_types import check_members, check_types
 from dynacompile.capture.results import UnknownError, fresh_look, member_token, token
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
@@ -25,7 +25,6 @@ from dynacompile.capture.values.constant import ConstantValue, UnreadBool
 from dynacompile.capture.values.graph_tensor import Member, Members
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
-from dynacompile.capture.wider import check_members
 from dynacompile.ir.captured import Site
 from dynacompile.ir.looks import Later, LaterList, Looks
 from dynacompile.ir.nodes import new_node

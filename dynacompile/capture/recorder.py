@@ -19,7 +19,7 @@ from dynacompile.capture.operands import as_dtype, constant_of, has_wide_int, ta
 from dynacompile.capture.overlap import crosses_history, is_refused_write, reaches_out, shares_part, writes_twice
 from dynacompile.capture.recorded import Operation, as_it_is, memory_of, storage_of
 from dynacompile.capture.refused_numbers import check_numbers
-from dynacompile.capture.refused_types import check_out_types, check_types, is_of_torch
+from dynacompile.capture.refused_types import check_members, check_out_types, check_types, is_of_torch
 from dynacompile.capture.results import ALL
 from dynacompile.capture.symbols import Unbacked
 from dynacompile.capture.tensors.tensor import TensorValue
@@ -29,7 +29,7 @@ from dynacompile.capture.values.constant import ConstantValue, is_constant_objec
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.capture.values.symbolic import SymbolicInt, is_symbolic, number_value
-from dynacompile.capture.wider import check_members, may_outgrow, without_write
+from dynacompile.capture.wider import may_outgrow, without_write
 from dynacompile.ir.looks import Later, Look, give
 from dynacompile.ir.nodes import copy_node, new_node
 from dynacompile.ir.passed_forms import has_known_forms

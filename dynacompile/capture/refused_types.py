@@ -11,6 +11,7 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operands import target_name, tensors_in
+from dynacompile.capture.wider import may_outgrow
 from dynacompile.ops.list_writes import PREFIX
 
 T = TypeVar("T", bound=Callable[..., bool])
@@ -275,6 +276,13 @@ def check_types(target: Any, given: Sequence[Any], operands: Sequence[torch.Tens
         for own, _ in of_members(given, {}):
             if found[1](own, tensors_in(own)):
                 raise unsupported("op-failed", f"{name}: {found[0]}")
+
+
+def check_members(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises Unsupported where an operation would write a result of other sizes to a member of its first list."""
+    name = target_name(target)
+    if name.startswith(PREFIX) and name.endswith("_") and any(may_outgrow(tensors_in(given)) for given in of_members(args, kwargs)):
+        raise unsupported("op-failed", f"{name}: a result that a member of its first list has no place for")
 
 
 def of_members(given: Sequence[Any], named: Mapping[str, Any]) -> Iterator[tuple[list[Any], dict[str, Any]]]:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-
-from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.operands import target_name, tensors_in
-from dynacompile.capture.refused_types import of_members
-from dynacompile.ops.list_writes import PREFIX
 
 OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "xor")
 PLAIN = {getattr(operator, f"i{name}"): getattr(operator, name) for name in OPERATORS}
@@ -40,10 +35,3 @@ def is_wider(written: torch.Tensor, other: torch.Tensor) -> bool:
 
 def may_outgrow(operands: Sequence[torch.Tensor]) -> bool:
     return len(operands) > 1 and any(is_wider(operands[0], other) for other in operands[1:])
-
-
-def check_members(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises Unsupported where an operation would write a result of other sizes to a member of its first list."""
-    name = target_name(target)
-    if name.startswith(PREFIX) and name.endswith("_") and any(may_outgrow(tensors_in(given)) for given in of_members(args, kwargs)):
-        raise unsupported("op-failed", f"{name}: a result that a member of its first list has no place for")
