@@ -17,10 +17,15 @@ from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.deques import DequeValue
+from dynacompile.capture.values.dict_objects import DictObjectValue
+from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.keys import key_of
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.sequence import ListValue
+from dynacompile.capture.values.sequence_objects import ListObjectValue, TupleObjectValue
+from dynacompile.capture.values.sets import SetValue
 from dynacompile.capture.values.writing import Assumed
 
 if TYPE_CHECKING:
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
 
 
 OF_OBJECTS, OF_DICTS = ("stored", "removed"), ("content", "stored", "reordered")
-OWN = (ListValue, DictValue, CellValue)
+OWN = (ListValue, DequeValue, ListObjectValue, SetValue, DictValue, DictObjectValue, TupleObjectValue, ObjectValue, ExceptionValue, CellValue)
 CONTENTS = {ObjectValue: OF_OBJECTS, ModuleValue: OF_OBJECTS, DictValue: OF_DICTS, Table: OF_DICTS}
 """Fields that have what was stored into a value: with those of then, it is replayed as it was then."""
 
@@ -77,6 +82,7 @@ class Effects:
     calls: those that report something to others and have no result, in their order. held: objects that they are given, that exist outside.
     hidden: names of attributes that they may change.
     count: of changes so far; outside: of those to what exists outside of the frame's own variables.
+    moved: iterators that were asked for items and sets that have changed, and `moves` at the last time. Where the frame made them, nothing is replayed.
     globals: (id of a globals dict, name) -> (the dict, whether it is the frame's, the new value or None for a deletion). removed: those of them
     that the frame deleted, and whether it had set them before that, so that it does not matter if they were there.
     class_attributes: (class, name) -> what the frame assigned.
@@ -95,7 +101,8 @@ class Effects:
         self.settings = Settings()
         self.random = RandomState()
         self.own_cells = False
-        self.count = self.outside = 0
+        self.count = self.outside = self.moves = 0
+        self.moved: dict[Value, int] = {}
 
     def touch(self, value: Value) -> None:
         if value in self.held:
@@ -103,6 +110,14 @@ class Effects:
         self.count += 1
         self.outside += self.is_outside(value)
         self.touched[value] = self.count
+
+    def move(self, value: Value) -> None:
+        self.moves += 1
+        self.moved[value] = self.moves
+
+    def moves_older(self, since: int, serial: int) -> bool:
+        """Whether an iterator or a set that was there before `next_serial()` gave `serial` has moved since `moves` was `since`."""
+        return self.moves != since and any(at > since and value.serial < serial for value, at in self.moved.items())
 
     def store_global(self, table: dict, is_root: bool, name: str, value: Value | None) -> None:
         self.outside += 1
@@ -151,8 +166,8 @@ class Effects:
         return value.exists(self.own_cells) if isinstance(value, CellValue) else value.source is not None
 
     def changes_older(self, since: int, serial: int) -> bool:
-        """Whether anything has changed since `count` was `since`, but for lists, dicts and cells that were made after `next_serial()` gave `serial`. Those
-        are of the plain kinds, which hold their content themselves."""
+        """Whether anything has changed since `count` was `since`, but for values of OWN that were made after `next_serial()` gave `serial`: they hold
+        their content themselves, and no tensor or module is among them."""
         return any(at > since and not (value.serial > serial and type(value) in OWN and not self.is_outside(value)) for value, at in self.touched.items())
 
     def pending(self) -> list[Value]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import dynacompile
 from tests.scenarios import check_same
 
 OPTIMIZERS = {
@@ -129,6 +130,21 @@ def test_scalars_given_as_tensors():
 
     events = check_same(story)
     assert count(events, "Compiled") == 1
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["new", "in place"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["add", "sub", "addcmul", "addcdiv"])
+def test_scalars_given_as_tensors_are_rounded_as_eager_rounds(name, dtype, in_place):
+    def fn(x, y, z, t):
+        method = getattr(x.clone(), name + "_" * in_place)
+        return method(y, alpha=t) if name in ("add", "sub") else method(y, z, value=t)
+
+    torch.manual_seed(0)
+    x, y, z = torch.randn(1024).to(dtype), torch.randn(1024).to(dtype), torch.rand(1024).add(0.5).to(dtype)
+    compiled = dynacompile.compile(fn, backend="eager", fullgraph=True, isolate_recompiles=True)
+    for number in (0.0131, -0.7):
+        assert torch.equal(compiled(x, y, z, torch.tensor(number)), fn(x, y, z, torch.tensor(number)))
 
 
 def test_dicts_of_tensors():

@@ -1,5 +1,7 @@
 """torch.func inside compiled functions: vmap, grad, functional_call, alone and nested; what can't be followed breaks with the right result."""
 
+import collections
+
 import pytest
 import torch
 from torch import nn
@@ -175,7 +177,40 @@ def branches_with_comprehensions(x):
     return torch.cond(x.sum() > 0, lambda x: sum([y * 2 for y in (x, x + 1)]), lambda x: {"a": x - 1}["a"], (x,))
 
 
-@pytest.mark.parametrize("fn", [steps_of_an_inner_loop, a_counter_in_a_cell, branches_with_comprehensions])
+class Held:
+    def __init__(self, value):
+        self.value = value
+
+
+class Named(dict):
+    pass
+
+
+class Rows(list):
+    pass
+
+
+def objects_and_containers(x):
+    def row(t):
+        held, queue, seen, named, rows = Held(t), collections.deque([t], maxlen=2), set(), Named(a=t), Rows()
+        held.more = t + 1
+        del held.more
+        held.value = held.value * 2
+        queue.append(held.value)
+        seen.update((1, 2))
+        named["b"] = held.value
+        named.tag = 3
+        rows.append(queue.pop())
+        try:
+            raise ValueError("none")
+        except ValueError as error:
+            error.factor = len(seen)
+            return rows[0] * error.factor + named["b"] * named.tag
+
+    return torch.func.vmap(row)(x), torch.func.grad(lambda t: row(t).sum())(x)
+
+
+@pytest.mark.parametrize("fn", [steps_of_an_inner_loop, a_counter_in_a_cell, branches_with_comprehensions, objects_and_containers])
 def test_a_body_may_write_into_containers_of_its_own(fn):
     check(fn, torch.randn(4, 3), backward=False, options={"backend": "eager"})
 
@@ -208,6 +243,30 @@ def a_variable_of_the_frame(x):
     return torch.func.vmap(row)(x), count
 
 
-@pytest.mark.parametrize("fn", [a_list_of_the_frame, an_own_list_in_one_of_the_frame, a_variable_of_the_frame])
+def an_object_of_the_frame(x):
+    held = Held(1)
+
+    def row(t):
+        held.value += 1
+        return t * held.value
+
+    return torch.func.vmap(row)(x), held.value
+
+
+def an_own_object_in_one_of_the_frame(x):
+    held = Held(1)
+
+    def row(t):
+        held.inner = Held(2)
+        held.inner.value = 3
+        return t * held.inner.value
+
+    return torch.func.vmap(row)(x), held.inner.value
+
+
+LEFT = [a_list_of_the_frame, an_own_list_in_one_of_the_frame, a_variable_of_the_frame, an_object_of_the_frame, an_own_object_in_one_of_the_frame]
+
+
+@pytest.mark.parametrize("fn", LEFT)
 def test_a_body_that_writes_into_what_was_there_before_is_left_to_python(fn):
     check(fn, torch.randn(4, 3), graphs=None, breaks=1, backward=False, options={"backend": "eager"})

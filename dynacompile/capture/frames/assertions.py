@@ -75,7 +75,7 @@ def raising(ahead: Sequence[Instr]) -> list[Instr]:
 def made(frame: SymbolicFrame, arm: list[Instr]) -> ExceptionValue | None:
     """The exception that an arm raises, without a change of the frame; None where capture does not know it whole."""
     stack, current, index, cx = list(frame.stack), frame.current, frame.index, frame.cx
-    changes, recorded = cx.effects.count, len(cx.recorder.nodes)
+    changes, recorded = (cx.effects.count, cx.effects.moves), len(cx.recorder.nodes)
     try:
         frame.index = arm[0].index
         for step in arm[:-1]:
@@ -87,7 +87,7 @@ def made(frame: SymbolicFrame, arm: list[Instr]) -> ExceptionValue | None:
         return None
     finally:
         frame.stack, frame.current, frame.index, frame.kw_names = stack, current, index, ()
-    if cx.effects.count != changes or not all(map(is_harmless, cx.recorder.nodes[recorded:])):
+    if (cx.effects.count, cx.effects.moves) != changes or not all(map(is_harmless, cx.recorder.nodes[recorded:])):
         return None
     return error if error.source is None and not error.stored and all(arg.source is None for arg in error.known_args()) else None
 

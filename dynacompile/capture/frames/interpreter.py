@@ -368,6 +368,7 @@ class GeneratorValue(IteratorValue):
             return super().meets(cx, truth)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        cx.effects.move(self)
         if name == "throw" and len(args) in (1, 3) and not kwargs:
             exception = exception_of(cx, args[0] if len(args) == 1 or not isinstance(args[1], ExceptionValue) else args[1])
             refuse_own(cx, type(exception.cls), "__subclasscheck__")  # which Python asks about what is raised

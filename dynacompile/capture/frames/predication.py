@@ -19,7 +19,7 @@ from dynacompile.capture.recorded import storage_of
 from dynacompile.capture.tensors.gradients import Hooks
 from dynacompile.capture.tensors.number_tensors import is_condition, is_real_number, selected
 from dynacompile.capture.tensors.tensor import TensorValue
-from dynacompile.capture.values.base import Value
+from dynacompile.capture.values.base import Value, next_serial
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.cpython.instructions import Instr
 
@@ -46,6 +46,7 @@ class Arm:
         self.cx, self.condition = cx, condition
         self.outer, self.state = cx.arm, state_now(cx)
         self.changes, self.hooks, self.logged = cx.effects.count, len(cx.state(Hooks).all), len(cx.recorder.log)
+        self.moves, self.serial = cx.effects.moves, next_serial()
         self.guarded: set[int] = set()  # places in the log of writes that the condition guards
 
     def check_call(self, code: CodeType) -> None:
@@ -93,6 +94,8 @@ class Arm:
     def finish(self) -> None:
         """Refuses an arm that did more than compute, and write tensors under the condition."""
         cx = self.cx
+        if cx.effects.moves_older(self.moves, self.serial):
+            raise refusal("advances an iterator, or changes a set")
         if cx.effects.count != self.changes or len(cx.state(Hooks).all) != self.hooks or state_now(cx) != self.state:
             raise refusal("changes Python objects or settings")
         fresh = self.fresh()

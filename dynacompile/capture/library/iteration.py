@@ -55,6 +55,7 @@ def row_next(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         args[0] = ObjectIterator(args[0])
     if not isinstance(args[0], IteratorValue):
         raise unsupported("unknown-object", f"next({args[0].describe()})")
+    cx.effects.move(args[0])
     item = args[0].next(cx)
     if item is None:
         if len(args) == 2:

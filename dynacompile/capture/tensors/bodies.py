@@ -1,7 +1,7 @@
 """Functions that become graphs of their own: the bodies of torch.func's transforms, and of control flow over tensors.
 
-What a body reads of the graph around it becomes an input of it. Bodies with effects are left to Python; what a body writes into lists, dicts and cells of
-its own, as a comprehension does, is none.
+What a body reads of the graph around it becomes an input of it. Bodies with effects are left to Python; what a body writes into containers, objects and
+cells of its own is none.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Body:
         free = set(map(id, own))
         versions = [(value.fake, recorder.version(value.fake)) for value in recorder.values.values() if id(value.fake) not in free]
         before, ops = (len(effects.calls), dict(effects.globals), dict(effects.class_attributes), torch.is_grad_enabled()), recorder.ops
-        count, serial = effects.count, next_serial()
+        count, moves, serial = effects.count, effects.moves, next_serial()
         recorder.graph = self.graph
         self.cx.bodies.append(self)
         try:
@@ -101,7 +101,7 @@ class Body:
             recorder.graph, recorder.ops = self.outer, ops
             self.cx.bodies.pop()
         after = (len(effects.calls), effects.globals, effects.class_attributes, torch.is_grad_enabled())
-        if before != after or effects.changes_older(count, serial):
+        if before != after or effects.changes_older(count, serial) or effects.moves_older(moves, serial):
             raise unsupported("sub-graph", f"{self.name} of a function with effects")
         if any(recorder.version(fake) != version for fake, version in versions):
             if self.may_write and not self.cx.manner.bodies_write:

@@ -3,7 +3,7 @@ And floats that vary from call to call, where torch has another operation that t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +24,11 @@ Rewrite = Callable[["Context", str, list[Value], Value], Value]
 def scaled(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
     """x.add(y, alpha=scale)."""
     x, y = args
+    if has_one_dtype(args):
+        signed = {"value": ConstantValue(-1)} if name.startswith("sub") else {}
+        if on_cpu(x):  # whose kernel has the number in the type of the tensors
+            scale = cast(cx, scale, x.sample.dtype)  # type: ignore[attr-defined]
+        return rounded_once(cx, name, args, scale, lambda method, x, y, t: cx.op("call_method", method("addcmul"), [x, y, t], signed))
     return cx.op("call_method", name, [x, cx.op("call_function", torch.mul, [y, scale], {})], {})
 
 
@@ -31,9 +36,38 @@ def combined(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
     """x.addcmul(y, z, value=scale) and x.addcdiv(...)."""
     x, y, z = args
     join, add = torch.mul if "addcmul" in name else torch.div, "add_" if name.endswith("_") else "add"
-    if on_cpu(y):  # whose kernel scales the first factor, where CUDA's scales the product
+    if has_one_dtype(args):
+
+        def joined(method: Callable[[str], str], x: Value, y: Value, z: Value, t: Value) -> Value:
+            if on_cpu(y):  # whose kernel scales the first factor, where CUDA's scales the product
+                return cx.op("call_method", method(name.removesuffix("_")), [x, cx.op("call_function", torch.mul, [y, t], {}), z], {})
+            return cx.op("call_method", method("addcmul"), [x, cx.op("call_function", join, [y, z], {}), t], {})
+
+        return rounded_once(cx, name, args, scale, joined)
+    if on_cpu(y):
         return cx.op("call_method", add, [x, cx.op("call_function", join, [cx.op("call_function", torch.mul, [y, scale], {}), z], {})], {})
     return scaled(cx, add, [x, cx.op("call_function", join, [y, z], {})], scale)
+
+
+def has_one_dtype(args: Sequence[Value]) -> bool:
+    """Whether all are tensors of one floating-point type."""
+    samples = [getattr(value, "sample", None) for value in args]
+    return all(isinstance(s, torch.Tensor) and s.is_floating_point() and s.dtype == samples[0].dtype for s in samples)  # type: ignore[union-attr]
+
+
+def rounded_once(cx: Context, name: str, args: list[Value], scale: Value, compute: Callable[..., Value]) -> Value:
+    """What torch's kernels compute, where a number scales an operand: in float32 for types of 16 bits, rounded at the end, with a product and a sum that are
+    one instruction. compute(the name that a method has here, *args, scale): the operation."""
+    dtype = args[0].sample.dtype  # type: ignore[attr-defined]
+    wide = torch.float32 if dtype.itemsize < 4 else dtype
+    if wide is dtype:
+        return compute((lambda method: method + "_") if name.endswith("_") else str, *args, cast(cx, scale, wide))
+    result = cast(cx, compute(str, *(cast(cx, value, wide) for value in args), cast(cx, scale, wide)), dtype)
+    return cx.op("call_method", "copy_", [args[0], result], {}) if name.endswith("_") else result
+
+
+def cast(cx: Context, value: Value, dtype: torch.dtype) -> Value:
+    return cx.op("call_method", "to", [value, ConstantValue(dtype)], {})
 
 
 def scaled_lists(cx: Context, name: str, args: list[Value], scale: Value) -> Value:

@@ -11,7 +11,7 @@ import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -34,7 +34,7 @@ next_serial = itertools.count(1).__next__
 class Value:
     """A Python object as capture knows it."""
 
-    serial = 0  # of a list, a dict or a cell: those with a greater one are made later
+    serial = 0  # of a container, an object, an iterator or a cell: those with a greater one are made later
     source: Any = None  # a Source, or None
     is_made = False  # the source is of a twin: the object itself is made by the frame
     is_copy = False  # it stands for one of several equal objects, of which guards don't tell which
@@ -170,11 +170,17 @@ class Keywords(dict[str, Value]):
 class IteratorValue(Value):
     """An iterator whose state capture follows."""
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made.serial = next_serial()
+        return made
+
     def next(self, cx: Context) -> Value | None:
         """The next value, None at the end."""
         raise NotImplementedError(type(self).__name__)
 
     def iterate(self, cx: Context) -> IteratorValue:
+        cx.effects.move(self)  # by who asks for it
         return self
 
     def remaining(self) -> int | None:
@@ -188,6 +194,7 @@ class IteratorValue(Value):
         return defines(self.pytype(), name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        cx.effects.move(self)
         if name == "__next__" and not args:
             item = self.next(cx)
             if item is None:

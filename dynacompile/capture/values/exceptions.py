@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import NotConstant, Raised, unsupported
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols
-from dynacompile.capture.values.base import Method, Value, bind_arguments
+from dynacompile.capture.values.base import Method, Value, bind_arguments, next_serial
 from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.own_methods import refuse_own
@@ -37,7 +37,7 @@ class ExceptionValue(Value):
     """
 
     def __init__(self, cls: type, args: list[Value] | None, source: Source | None = None, real: BaseException | None = None):
-        self.cls, self.args, self.source, self.real = cls, args, source, real
+        self.cls, self.args, self.source, self.real, self.serial = cls, args, source, real, next_serial()
         self.stored: dict[str, Value] = {}
         self.raised = False
         self.step: int | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.polyfills import reduction
 from dynacompile.capture.values.answers import answered
-from dynacompile.capture.values.base import IteratorValue, Value, has_finalizer
+from dynacompile.capture.values.base import IteratorValue, Value, has_finalizer, next_serial
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, by_own_hook, class_source, is_data_descriptor
 from dynacompile.capture.values.exceptions import ExceptionValue
@@ -33,7 +33,7 @@ class ObjectValue(Instance):
     """An instance of a user class. real: the object, where it exists before the frame runs. stored: attributes written so far."""
 
     def __init__(self, cls: type, real: Any = None, source: Source | None = None):
-        self.cls, self.real, self.source = cls, real, source
+        self.cls, self.real, self.source, self.serial = cls, real, source, next_serial()
         self.stored: dict[str, Value | object] = {}
         self.removed: dict[str, bool] = {}  # attributes that the frame deleted: whether it had set them before, so that it does not matter if they were there
         self.read: dict[str, Value] = {}

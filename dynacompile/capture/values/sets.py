@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, builtin_attribute, no_attribute, stepped, wraps
+from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, builtin_attribute, next_serial, no_attribute, stepped, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.keys import check_numbers, is_found_by_identity, is_known_key, key_in, key_of, known_key
 from dynacompile.capture.values.mapping import DictLike, DictValue
@@ -80,7 +80,7 @@ class SetValue(Value):
     made of such a one, or has keys that are no constants. changes: how often a method that changes sets was called."""
 
     def __init__(self, elements: Sequence[Value], source: Source | None = None, ordered: bool = True):
-        self.source, self.changes = source, 0
+        self.source, self.changes, self.serial = source, 0, next_serial()
         self.table = Table() if ordered and source is None else None
         self.log: list[tuple[Callable, list[Value]]] = []  # changes of a set that exists before the frame
         self.content: dict[Hashable, Value] = {}
@@ -142,6 +142,7 @@ class SetValue(Value):
             return ConstantValue(NotImplemented)
         if name in CHANGES:
             self.changes += 1
+            cx.effects.move(self)
             if self.source is not None:
                 self.note(cx, name, args)
         if name == "update":
