@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import dynacompile
 from tests.checking import check
 
 EAGER = {"backend": "eager"}
@@ -166,3 +167,115 @@ def with_an_object(x):
 
 def test_an_object_as_an_argument():
     check(with_an_object, arg(), options=EAGER)
+
+
+ALIAS = Configured.apply
+
+
+class Holder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.function = Configured.apply
+
+    def forward(self, x):
+        return self.function(x * 2, {"scale": 3.0, "shift": 1.0}, [x.detach().cos()])
+
+
+def by_a_global(x):
+    return ALIAS(x * 2, {"scale": 3.0, "shift": 1.0}, [x.detach().cos()])
+
+
+def by_a_closure(function):
+    def called(x):
+        return function(x * 2, {"scale": 3.0, "shift": 1.0}, [x.detach().cos()])
+
+    return called
+
+
+def by_a_variable(x):
+    apply = Configured.apply
+    return apply(x * 2, {"scale": 3.0, "shift": 1.0}, [x.detach().cos()])
+
+
+@pytest.mark.parametrize("fn", [by_a_global, by_a_closure(Configured.apply), by_a_variable, Holder()], ids=["global", "closure", "variable", "attribute"])
+def test_apply_that_was_read_before(fn):
+    check(fn, arg(), options=EAGER)
+
+
+class OfTheClass(torch.autograd.Function):
+    power = 3
+
+    @classmethod
+    def forward(cls, ctx, x, factor=2):
+        ctx.factor = factor
+        ctx.save_for_backward(x)
+        return cls.powered(x) * factor
+
+    @classmethod
+    def backward(cls, ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * cls.power * x ** (cls.power - 1) * ctx.factor, None
+
+    @classmethod
+    def powered(cls, x):
+        return x**cls.power
+
+
+@pytest.mark.parametrize("fn", [lambda x: OfTheClass.apply(x) + 1, lambda x: OfTheClass.apply(OfTheClass.apply(x, 3)), lambda x: OfTheClass.apply(x.detach())])
+def test_parts_that_are_given_the_class(fn):
+    check(fn, arg(), options=EAGER)
+
+
+def test_what_parts_read_of_the_class_is_guarded():
+    compiled = dynacompile.compile(lambda x: OfTheClass.apply(x), backend="eager", isolate_recompiles=True)
+    x = arg()
+    for power in (3, 2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(OfTheClass, "power", power)
+            assert torch.equal(compiled(x), x**power * 2)
+
+
+LOG = []
+
+
+class Helped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x - Helped.greatest(x)
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2 * ctx.saved_tensors[0]
+
+    @staticmethod
+    def greatest(x):
+        return x.amax(-1, keepdim=True)
+
+
+class Logged(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        Logged.log()
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+    @staticmethod
+    def log():
+        LOG.append(len(LOG))
+
+
+def test_helpers_of_the_class():
+    check(lambda x: Helped.apply(x * 2), arg(), options=EAGER)
+
+
+def test_helpers_of_the_class_have_their_effects():
+    compiled = dynacompile.compile(lambda x: Logged.apply(x) + 1, backend="eager", isolate_recompiles=True)
+    LOG.clear()
+    for n in range(3):
+        assert torch.equal(compiled(arg()), arg() * 2 + 1)
+        assert LOG == list(range(n + 1))

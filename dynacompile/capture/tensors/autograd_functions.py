@@ -15,10 +15,12 @@ from dynacompile.capture.tensors.followed_functions import followed
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value
-from dynacompile.capture.values.classes import ATTRIBUTES, MAKERS
+from dynacompile.capture.values.classes import ATTRIBUTES, MAKERS, ClassValue
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
+from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.errors import Unsupported
@@ -70,6 +72,8 @@ class ApplyValue(CallableValue):
         seen: set[types.CodeType] = set()
         for name in PARTS:
             part = cx.lookup(self.cls, name)
+            if isinstance(part, classmethod):  # which may read anything of the class
+                raise unsupported("autograd-function", f"{self.describe()}, whose {name} is given the class,")
             if name == "setup_context" and self.cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
                 continue
             part = getattr(part, "__func__", part)
@@ -162,13 +166,23 @@ def guard_part(cx: Context, function: types.FunctionType, source: Source, owner:
         raise unsupported("autograd-function", refused)
     cx.wrap(function, source)
     table = function.__globals__
-    previous = ""
+    previous: object = None  # the variable, or the class of such a function, that the instruction before reads
     for instr in all_instructions(code):
-        if instr.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "DELETE_ATTR") or instr.opname == "STORE_ATTR" and previous != code.co_varnames[:1]:
+        if is_function_class(previous) and instr.argval != "apply":
+            helper = cx.lookup(previous, str(instr.argval)) if instr.opname in ("LOAD_ATTR", "LOAD_METHOD") else None  # type: ignore[arg-type]
+            if not isinstance(helper, staticmethod) or not isinstance(helper.__func__, types.FunctionType):
+                raise unsupported("autograd-function", refused)
+            guard_part(cx, helper.__func__, class_source(previous, str(instr.argval)), owner, seen)  # type: ignore[arg-type]
+        if (
+            instr.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "DELETE_ATTR")
+            or instr.opname == "STORE_ATTR"
+            and code.co_varnames[:1] != (previous,)
+        ):
             raise unsupported("autograd-function", refused)
         if instr.opname == "LOAD_GLOBAL":
             guard_global(cx, table, str(instr.argval), refused, owner, seen)
-        previous = (str(instr.argval),) if instr.opname.startswith("LOAD_FAST") else ()  # type: ignore[assignment]
+        is_global = instr.opname == "LOAD_GLOBAL"
+        previous = table.get(str(instr.argval)) if is_global else instr.argval if instr.opname.startswith("LOAD_FAST") else None
 
 
 def all_names(code: types.CodeType) -> Iterator[tuple[str, ...]]:
@@ -199,9 +213,23 @@ def guard_global(cx: Context, table: dict[str, Any], name: str, refused: str, ow
         return
     trusted = is_trusted(value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None))
     if not is_constant_object(value) and not (trusted and isinstance(value, (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type))):
-        if not (isinstance(value, type) and issubclass(value, torch.autograd.Function)):
+        if not is_function_class(value):
             raise unsupported("autograd-function", refused)
     cx.wrap(value, source)
+
+
+def is_function_class(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.autograd.Function)
+
+
+@handles(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+def row_apply(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Of a method that was read from its class before: `f = MyFunction.apply`."""
+    cls = args[0].real if isinstance(args[0], ClassValue) else None
+    apply = apply_of(cls) if isinstance(cls, type) else None
+    if apply is None:
+        raise unsupported("autograd-function", f"apply() of {args[0].describe()}")
+    return apply.call(cx, args[1:], kwargs)
 
 
 def apply_of(cls: type) -> Value | None:

@@ -6,6 +6,7 @@ are inputs of it, without a gradient; what backward reads of forward is saved.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.namespaces import defines
+from dynacompile.ir.source import Attr
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
@@ -124,6 +126,9 @@ def outputs_of(cx: Context, result: Value) -> list[Value]:
 def static_method(cx: Context, cls: type, name: str, args: list[Value]) -> Value:
     """cls.name(*args)"""
     raw = cx.lookup(cls, name)
+    if isinstance(raw, classmethod) and isinstance(raw.__func__, types.FunctionType):
+        method = class_source(cls, name)
+        return cx.call_real(raw.__func__, Attr(method, "__func__"), [cx.class_value(cls, None), *args])
     if not isinstance(raw, staticmethod):
         raise unsupported("autograd-function", f"{cls.__qualname__}.apply, whose {name} is no static method,")
     return cx.call_real(raw.__func__, class_source(cls, name), args)

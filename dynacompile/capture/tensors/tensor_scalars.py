@@ -25,7 +25,7 @@ def scaled(cx: Context, name: str, args: list[Value], scale: Value) -> Value:
     """x.add(y, alpha=scale)."""
     x, y = args
     if has_one_dtype(args):
-        signed = {"value": ConstantValue(-1)} if name.startswith("sub") else {}
+        signed: dict[str, Value] = {"value": ConstantValue(-1)} if name.startswith("sub") else {}
         if on_cpu(x):  # whose kernel has the number in the type of the tensors
             scale = cast(cx, scale, x.sample.dtype)  # type: ignore[attr-defined]
         return rounded_once(cx, name, args, scale, lambda method, x, y, t: cx.op("call_method", method("addcmul"), [x, y, t], signed))
