@@ -268,3 +268,35 @@ def outcome(function, given):
     except (TypeError, ValueError, np.exceptions.AxisError) as error:
         return type(error), 0.0
     return type(found), found if np.asarray(found).dtype.kind in "fib" else None
+
+
+def copied_from_a_tensor(x):
+    a = np.array(((1 - x) / (x.abs() + 1)) ** 2)
+    a[0] = 5
+    return a, x * 2
+
+
+def shared_with_a_tensor(x):
+    y = x * 1
+    a, b = np.asarray(y), np.asarray(y, dtype=np.float32)
+    a[0] = 5
+    b[1] = 6
+    return a, b, y
+
+
+def of_another_type(x):
+    return np.array(x, dtype=np.float64), np.asarray(x, np.float64) if x.dim() > 8 else np.asarray(x, dtype="float64"), np.array(x > 0).sum()
+
+
+def of_a_number(x):
+    a = np.array(x.sum())
+    return a.shape, a.ndim, torch.from_numpy(a)
+
+
+@pytest.mark.parametrize("fn", [copied_from_a_tensor, shared_with_a_tensor, of_another_type, of_a_number])
+def test_an_array_of_a_tensor(fn):
+    check(fn, torch.linspace(-2, 3, 6).reshape(2, 3), backward=False, options=EAGER)
+
+
+def test_an_array_of_what_requires_gradients_is_left_to_numpy_to_refuse():
+    check(lambda x: np.array(x * 2), torch.ones(2, requires_grad=True), graphs=None, breaks=None, options=EAGER)

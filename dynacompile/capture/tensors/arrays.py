@@ -268,6 +268,8 @@ def tensor_of_array(cx: Context, value: Value) -> TensorValue | None:
 
 def call_numpy(cx: Context, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A function of NumPy's without effects, of arrays some of which are tensors of the graph."""
+    if function in (np.array, np.asarray) and len(args) == 1 and type(args[0]) is TensorValue and not kwargs.keys() - {"dtype"}:
+        return array_of(cx, function, args[0], kwargs.get("dtype"))
     tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, TensorValue)), None)
     if tensor is not None:  # which has a say in what the result is
         raise unsupported("to-python", f"numpy.{function.__name__} of {tensor.describe()}")
@@ -284,6 +286,15 @@ def call_numpy(cx: Context, function: Any, args: list[Value], kwargs: dict[str, 
         return row(cx, args, kwargs)
     except NotConstant as reason:
         raise unsupported("unknown-function", f"numpy.{function.__name__} of a {reason}") from reason
+
+
+def array_of(cx: Context, function: Any, tensor: TensorValue, dtype: Value | None) -> Value:
+    """np.array(tensor), which copies, and np.asarray(tensor), which does where it has to."""
+    shared = from_tensor(tensor) if function is np.asarray else from_tensor(cx.op("call_method", "clone", [tensor], {}))  # type: ignore[arg-type]
+    if dtype is None or isinstance(dtype, ConstantValue) and dtype.value is None:
+        return shared
+    wanted = dtype.constant()
+    return shared if np.dtype(wanted) == shared.dtype else METHOD_ROWS["astype"](cx, [shared, dtype], {})
 
 
 def errors_of_numpy() -> tuple[str, ...]:
