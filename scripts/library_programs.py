@@ -225,6 +225,39 @@ def scalar_quantizer() -> Any:
     return nn.Sequential(nn.Linear(4, 4), FSQ([8, 5, 5, 5])), lambda m, turn: m(x)
 
 
+@program("entmax")
+def sparse_weights() -> Any:
+    from entmax import entmax15, sparsemax
+
+    x = torch.randn(3, 5)
+    return nn.Linear(5, 6), lambda m, turn: (entmax15(m(x), dim=-1), sparsemax(m(x), dim=-1))
+
+
+@program("pytorch-tabnet")
+def steps_over_features() -> Any:
+    from pytorch_tabnet.tab_network import TabNet
+
+    x = torch.randn(8, 4)
+    return TabNet(4, 2, n_d=4, n_a=4, n_steps=2, group_attention_matrix=torch.eye(4)), lambda m, turn: m(x)
+
+
+@program("nystrom-attention")
+def attention_by_landmarks() -> Any:
+    from nystrom_attention import NystromAttention
+
+    x, mask = torch.randn(1, 9, 16), torch.ones(1, 9).bool()
+    return NystromAttention(dim=16, dim_head=8, heads=2, num_landmarks=4, pinv_iterations=2), lambda m, turn: m(x, mask=mask)
+
+
+@program("normflows")
+def coupled_flow() -> Any:
+    import normflows
+
+    x, parts = torch.randn(4, 2), normflows.nets.MLP([1, 8, 2], init_zeros=True)
+    flows = [normflows.flows.AffineCouplingBlock(parts), normflows.flows.Permute(2, mode="swap")]
+    return normflows.NormalizingFlow(normflows.distributions.base.DiagGaussian(2), flows), lambda m, turn: (m.forward_kld(x), m.sample(3)[0])
+
+
 @program("denoising-diffusion-pytorch")
 def gaussian_diffusion() -> Any:
     from denoising_diffusion_pytorch import GaussianDiffusion, Unet
