@@ -88,7 +88,7 @@ class FakeMode(FakeTensorMode):
         """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there, and
         `split` fails along a dimension without elements, whose one part is the whole. `nansum` over no dimensions is over all. Sums of bfloat16 in bags
         need no list of each index's bag on CPUs, which the rule makes. `native_dropout` that leaves all as it is gives its argument. Norms of weights
-        in half precision are in float32. Torch has no rule for what cuDNN samples by a grid. Up to torch 2.11 `select` takes a place outside, and
+        in half precision are in float32. The margin loss of one row is a number, also unreduced. Torch has no rule for what cuDNN samples by a grid. Up to torch 2.11 `select` takes a place outside, and
         `select_scatter` still does: kernels would read there."""
         if func in SAMPLED:
             with self:
@@ -112,6 +112,9 @@ class FakeMode(FakeTensorMode):
             return run(torch.ops.aten.clone.default, types, (args[0],), {}), made[1]
         if func is WEIGHT_NORM and made[1].dtype is torch.float16:
             return made[0], made[1].new_empty(made[1].shape, dtype=torch.float32)
+        if func in OF_ROWS and args[1].dim() <= OF_ROWS[func]:
+            number = args[0].new_empty(())
+            return (number, *made[1:]) if isinstance(made, tuple) else number
         if func in UNIQUE:
             return made[0], *(t if t.dtype is torch.int64 else t.new_empty(t.shape, dtype=torch.int64) for t in made[1:])
         return made
@@ -127,6 +130,10 @@ SAMPLED: Mapping[Any, Callable[..., Any]] = {
     torch.ops.aten.cudnn_grid_sampler_backward.default: lambda image, grid, gradient: (image.new_empty(image.shape), grid.new_empty(grid.shape)),
 }
 """What GPUs do for `grid_sample` of an image between elements, with zeros outside and aligned corners; all results are contiguous."""
+
+
+OF_ROWS = {torch.ops.aten.multilabel_margin_loss_forward.default: 1, torch.ops.aten.multi_margin_loss.default: 0}
+"""By loss: how many dimensions the target of one row has."""
 
 
 PLACED = {torch.ops.aten.select.int: 1, torch.ops.aten.select_scatter.default: 2}
