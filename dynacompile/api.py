@@ -13,6 +13,7 @@ from dynacompile.backends import BACKENDS
 from dynacompile.background import BACKGROUND
 from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
+from dynacompile.env import misspelt_variables
 from dynacompile.errors import ConfigError
 from dynacompile.events import Observer, Subscriber
 from dynacompile.native import core as native_core
@@ -182,6 +183,9 @@ def list_backends() -> tuple[str, ...]:
 
 def subscribe_from_environment() -> None:
     """Attaches the log (DYNACOMPILE_LOGS) and the JSONL trace (DYNACOMPILE_TRACE) where the environment asks for them. What is wrong there is a warning."""
+    for given, known in misspelt_variables().items():
+        with Reporting(f"reading {given}"):
+            raise ConfigError(f"nothing reads this variable: did you mean {known}?")
     for variable, made in (("DYNACOMPILE_LOGS", log_subscriber), ("DYNACOMPILE_TRACE", trace_subscriber)):
         with Reporting(f"reading {variable}"):
             if (subscriber := made()) is not None:

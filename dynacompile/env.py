@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import re
@@ -120,3 +121,15 @@ def seconds(variable: str, default: float) -> float:
 def log_topics() -> frozenset[str]:
     """DYNACOMPILE_LOGS=recompiles,graph_breaks,... as a set; empty when unset."""
     return frozenset(t.strip() for t in os.environ.get("DYNACOMPILE_LOGS", "").split(",") if t.strip())
+
+
+PREFIX = "DYNACOMPILE_"
+VARIABLES = ("ALLOW_CPP_FLAGS", "CACHE_BYTES", "CACHE_DIR", "COMPILER_SECONDS", "LOGS", "NATIVE_DIR", "TRACE", "WAIT_SECONDS", "WATCHDOG_SECONDS")
+"""What is read of the environment, behind the prefix."""
+
+
+def misspelt_variables() -> dict[str, str]:
+    """By variable of the environment that nothing reads: the one that its name is near to. Others that begin like ours are their owners'."""
+    given = [name.removeprefix(PREFIX) for name in sorted(os.environ) if name.startswith(PREFIX)]
+    near = {name: difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.6) for name in given if name not in VARIABLES}
+    return {PREFIX + name: PREFIX + known[0] for name, known in near.items() if known}

@@ -88,8 +88,8 @@ class FakeMode(FakeTensorMode):
         """Torch's, which no result that it keeps comes through. Up to torch 2.11 the positions and counts of `unique` have the elements' type there, and
         `split` fails along a dimension without elements, whose one part is the whole. `nansum` over no dimensions is over all. Sums of bfloat16 in bags
         need no list of each index's bag on CPUs, which the rule makes. `native_dropout` that leaves all as it is gives its argument. Norms of weights
-        in half precision are in float32. The margin loss of one row is a number, also unreduced. Torch has no rule for what cuDNN samples by a grid. Up to torch 2.11 `select` takes a place outside, and
-        `select_scatter` still does: kernels would read there."""
+        in half precision are in float32. The margin loss of one row is a number, also unreduced. Torch has no rule for what cuDNN samples by a grid. Up to
+        torch 2.11 `select` takes a place outside, and `select_scatter` still does: kernels would read there."""
         if func in SAMPLED:
             with self:
                 return SAMPLED[func](*args)

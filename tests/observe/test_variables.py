@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 
+from dynacompile.env import VARIABLES
 from tests import forked
 
 PROGRAM = """
@@ -50,6 +52,22 @@ def test_an_unknown_topic_is_one_warning_that_names_the_nearest(given, told):
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr
     assert done.stderr.count(told) == 1 and done.stderr.count("RuntimeWarning") == 1
     assert ("recompile <lambda>" in done.stderr) == ("recompiles" in given.split(","))
+
+
+@pytest.mark.slow
+def test_a_misspelt_variable_is_one_warning_that_names_the_nearest():
+    done = run(DYNACOMPILE_LOG="recompiles", DYNACOMPILE_TEST_OF_MINE="1", DYNACOMPILE_WRITE_GOLDEN="")
+    assert done.returncode == 0 and done.stdout == "done\n", done.stderr
+    assert done.stderr.count("reading DYNACOMPILE_LOG failed") == 1 == done.stderr.count("RuntimeWarning")
+    assert "nothing reads this variable: did you mean DYNACOMPILE_LOGS?" in done.stderr
+
+
+@pytest.mark.slow
+def test_all_variables_that_the_code_reads_are_known():
+    folders = [Path(__file__).parents[2] / name for name in ("dynacompile", "callbacks")]
+    sources = [file.read_text() for folder in folders for file in folder.rglob("*.py")]
+    named = {name for text in sources for name in re.findall(r"[\"']DYNACOMPILE_([A-Z_]+)[\"']", text)}
+    assert named == set(VARIABLES)
 
 
 @pytest.mark.slow
