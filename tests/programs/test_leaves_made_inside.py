@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import dynacompile
 from dynacompile.events import FrameSkipped, GraphBroke
+from tests.checking import check
 
 BACKENDS = ["eager", "aot_eager", "default"]
 LABELS = torch.tensor([0, 1, 2])
@@ -166,3 +167,27 @@ def test_parameters(program, backend):
     assert facts[:2] == facts[2:]
     leaves = program in (given_out, shown, of_nothing) and backend != "eager"
     assert ["requires_grad_(), of a tensor that leaves the graph" in reason for reason in breaks] == [True] * leaves
+
+
+def layer(x):
+    return nn.Linear(4, 2)(x)
+
+
+def layers(x):
+    made = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    return made(x), made[0].weight.grad_fn, made[0].weight.is_leaf
+
+
+def layer_without_gradients(x):
+    with torch.no_grad():
+        return nn.Conv1d(4, 2, 1, bias=False)(x[..., None])
+
+
+def tensor_of_no_history(x):
+    made = torch.full((4,), 2.0, requires_grad=True)
+    return 1 if made.grad_fn else x * made.detach()
+
+
+@pytest.mark.parametrize("program", [layer, layers, layer_without_gradients, tensor_of_no_history])
+def test_modules_made_inside_are_in_the_graph(program):
+    check(program, torch.linspace(-1, 2, 12).view(3, 4).sin(), options={"backend": "aot_eager"})

@@ -83,6 +83,35 @@ def record_decorator(x):
         return recorded(x) + 1
 
 
+def record_kept(x):
+    r = torch.profiler.record_function("kept")
+    print(end="")
+    return x * 2, type(r), r.name, r.args
+
+
+def record_named(x):
+    with torch.profiler.record_function("a", args="b") as r:
+        y = x * 2
+        print(end="")
+        y = y + 1
+    with r:
+        y = y * 2
+    return y, r.name, r.args, r is None
+
+
+def record_stored(x):
+    kept = {"r": torch.profiler.record_function("stored")}
+    print(end="")
+    with kept["r"] as r:
+        y = x * 2
+    return y, r is kept["r"], r.name
+
+
+@pytest.mark.parametrize("fn", [record_kept, record_named, record_stored])
+def test_objects_of_record_function(fn):
+    check(fn, arg(), graphs=None, breaks=None, options=EAGER)
+
+
 @pytest.mark.parametrize(
     "fn", [inference_block, inference_decorator, inference_off, autocast_decorator, autocast_object, autocast_decorates_inside, record_decorator]
 )

@@ -123,10 +123,6 @@ def sparse(x):
     return torch.sparse.mm(x.to_sparse(), x.T)
 
 
-def module_with_parameters(x):
-    return torch.nn.Linear(4, 2)(x).shape
-
-
 def state(x):
     with SHARED.register_forward_hook(lambda *given: None):
         return x * 2
@@ -181,7 +177,6 @@ OUTCOMES = {
     makes_type: "unknown-function",
     evaluates: "frame-variables",
     sparse: "tensor-attribute",
-    module_with_parameters: "tensor-attribute",
     state: "setattr",
     resized: "tensor-attribute",
     own_memory: "tensor-attribute",

@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import raises, unsupported
-from dynacompile.capture.tensors.deferred_texts import DeferredText, Formatted, UnreadText, concat, is_shown_later, may_defer, unread, varies
+from dynacompile.capture.tensors.deferred_texts import (
+    DeferredText,
+    Formatted,
+    UnreadText,
+    concat,
+    is_filled,
+    is_shown_later,
+    may_defer,
+    unread,
+    varies,
+)
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_functions import TorchFunction
 from dynacompile.capture.values.answers import ASKED, answered, is_undecided
@@ -120,10 +130,10 @@ def formatted(cx: Context, value: Value, spec: str) -> Value:
     """format(value, spec)."""
     if isinstance(value, TensorValue) and spec and value.fake.dim():
         raise unsupported("would-raise", f"format() of {value.describe()} by {spec!r}")
-    if may_defer(cx, value):
-        return value if isinstance(value, DeferredText) and not spec else DeferredText(cx, Formatted("", spec), [value])
-    if isinstance(value, UnreadText) and not spec:
+    if isinstance(value, (DeferredText, UnreadText)) and not spec:
         return value
+    if may_defer(cx, value) and is_filled(Formatted("", spec), [value]):
+        return DeferredText(cx, Formatted("", spec), [value])
     if varies(value) and (made := unread(cx, Formatted("", spec), [value])) is not None:
         return made
     if isinstance(value, TensorValue):

@@ -7,7 +7,8 @@ runs, the graph ends there.
 from __future__ import annotations
 
 import collections
-import re
+import math
+import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -205,39 +206,56 @@ class StandIn:
     __repr__ = __str__
 
 
-class NumberStandIn(StandIn):
-    """For a number that is read from a tensor, and a tensor of no dimensions."""
+class TensorStandIn(StandIn):
+    """For a tensor of no dimensions."""
+
+    def __init__(self, number: complex):
+        self.number = number
 
     def __int__(self) -> int:
-        return 0
+        return int(self.number)  # type: ignore[arg-type]
 
     def __float__(self) -> float:
-        return 0.0
+        return float(self.number)  # type: ignore[arg-type]
 
-    __index__ = __int__
+    def __index__(self) -> int:
+        return operator.index(self.number)  # type: ignore[arg-type]
 
     def __format__(self, spec: str) -> str:
+        return format(self.number, spec)
+
+
+ODD_NUMBERS: dict[type, tuple] = {
+    float: (0.5, math.nan, math.inf),
+    int: (0, -1, 2**63 - 1),
+    bool: (False, True, True),
+    complex: (0j, complex(math.nan, 0), complex(0, math.inf)),
+}
+"""Of those that a template may refuse: NaN where it wants an int, what is no character, widths."""
+
+
+def stand_in(value: Value, place: int) -> Any:
+    """What a template is given in the place of a value, to see whether it takes that. place: in ODD_NUMBERS."""
+    if isinstance(value, (ReadNumber, SymbolicInt, SymbolicFloat)):
+        return ODD_NUMBERS[value.pytype()][place]
+    if isinstance(value, DeferredText) or varies(value):
         return ""
-
-
-def stand_in(value: Value) -> Any:
-    """What a template is given in the place of a value, to see whether it takes that."""
-    if varies(value):
-        return of_this_call(value)
     if isinstance(value, ConstantValue):
         return value.constant()
-    if isinstance(value, DeferredText):
-        return ""
-    if isinstance(value, TensorValue) and value.fake.dim() or not is_deferred(value) and not isinstance(value, (SymbolicInt, SymbolicFloat)):
-        return StandIn()
-    return NumberStandIn()
+    if type(value) is TensorValue and not value.fake.dim():
+        dtype = value.fake.dtype
+        cls = complex if dtype.is_complex else float if dtype.is_floating_point else bool if dtype == torch.bool else int
+        return TensorStandIn(ODD_NUMBERS[cls][place])
+    return StandIn()
 
 
 def is_filled(function: Callable[..., str], values: Sequence[Value]) -> bool:
-    """Whether a template takes the values: an error of it is one of the place where the program fills it. What looks into a value is left to Python."""
+    """Whether a template takes the values, whatever they are: an error of it is one of the place where the program fills it. What looks into a value is left
+    to Python."""
     try:
-        function(*map(stand_in, values))
-    except (TypeError, ValueError, LookupError, AttributeError):
+        for place in range(3):
+            function(*[stand_in(value, place) for value in values])
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError):
         return False
     return True
 
@@ -330,23 +348,9 @@ def defer(cx: Context, function: Callable[..., str], values: Sequence[Value]) ->
 
 def unread(cx: Context, function: Callable[..., str], values: Sequence[Value]) -> Value | None:
     """function(*values), where a number among them varies; None where none does, or for some of the numbers it would raise."""
-    if cx.bodies or not any(map(varies, values)):
+    if cx.bodies or not any(map(varies, values)) or not is_filled(function, values):
         return None
-    shown = [getattr(function, "spec", ""), *(v.value for v in values if isinstance(v, ConstantValue) and not v.is_unread and type(v.value) is str)]
-    refused = OF_SOME_FLOATS if any(isinstance(v, SymbolicFloat) for v in values) else OF_SOME_VALUES
-    if any(refused.search(text) for text in shown):
-        return None
-    try:
-        now = function(*map(of_this_call, values))
-    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError):  # Python is to raise it, from these numbers
-        return None
-    return UnreadText(function, list(values), now)
-
-
-OF_SOME_VALUES = re.compile(r"c$|%[^a-zA-Z%]*c|:[^{}]*c\}|\{[^{}]*\[|%[^a-zA-Z%]*\*|\{[^{}]*\{")
-"""Conversions to a character, items of a text, and widths that are given beside the values."""
-OF_SOME_FLOATS = re.compile(OF_SOME_VALUES.pattern + "|%[^a-zA-Z%]*[diouxX]")
-"""And to an int, which NaN and the infinities are not."""
+    return UnreadText(function, list(values), function(*map(of_this_call, values)))
 
 
 def concat(cx: Context, parts: Sequence[Value | str]) -> Value:

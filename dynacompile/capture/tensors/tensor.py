@@ -258,7 +258,7 @@ class TensorValue(GraphTensor):
             return cx.of(self.pytype())
         if name == "data":
             return cx.recorder.data_of(self)
-        if name == "grad_fn" and (not self.fake.requires_grad or self.real is not None and self.is_leaf(cx)):
+        if name == "grad_fn" and (not self.fake.requires_grad or (self.fake.is_leaf if self.real is None else self.is_leaf(cx))):
             return ConstantValue(None)
         if name in ("grad_fn", "_version", "_backward_hooks", "names", "_grad", "_base"):
             raise unsupported("tensor-attribute", f"{self.describe()}.{name}")
@@ -311,6 +311,8 @@ class TensorValue(GraphTensor):
         cx.overrides.getter(self, name)
         if isinstance(cx.lookup(torch.Tensor, name), property) and name not in FACTS and name not in VIEWS:
             raise unsupported("tensor-attribute", f"whether there is a {self.describe()}.{name}")
+        if name in ("imag", "mT", "mH", "H"):  # where there is none, torch raises RuntimeError
+            self.get_attr(cx, name)
         if defines(torch.Tensor, name) or name in self.attributes:
             return True
         if self.real is not None:

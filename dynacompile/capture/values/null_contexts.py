@@ -54,18 +54,24 @@ class NullContext(ContextValue):
 class RecordContext(NullContext):
     """torch.profiler.record_function: it observes what runs, and capture records nothing of it."""
 
-    def __init__(self, source: Source | None = None):
-        super().__init__(ConstantValue(None))
-        self.source = source
+    def __init__(self, args: Sequence[Value], kwargs: dict[str, Value], source: Source | None = None):
+        super().__init__(self)
+        self.args, self.kwargs, self.source = args, kwargs, source
 
     def pytype(self) -> type:
         return torch.autograd.profiler.record_function
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        return Method(self, name) if name == "_recreate_cm" else super().get_attr(cx, name)
+        return Method(self, name) if name == "_recreate_cm" else ContextValue.get_attr(self, cx, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self if name == "_recreate_cm" else super().method(cx, name, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        return (*self.args, *self.kwargs.values())
+
+    def rebuild(self, out: Writer) -> None:
+        out.call_function(torch.autograd.profiler.record_function, [*self.args, *self.kwargs.values()], tuple(self.kwargs))
 
 
 @handles(contextlib.nullcontext)
@@ -76,13 +82,13 @@ def make_nullcontext(cx: Context, args: list[Value], kwargs: dict[str, Value]) -
 
 @handles(torch.autograd.profiler.record_function)
 def make_record_function(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return RecordContext()
+    return RecordContext(args, kwargs)
 
 
 @wraps(torch.autograd.profiler.record_function)
 def wrap_record_function(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
-    return RecordContext(source)
+    return RecordContext([], {}, source)
 
 
 @handles(torch.autograd.profiler.record_function.__enter__)
