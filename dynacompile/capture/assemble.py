@@ -9,7 +9,7 @@ from typing import Any
 
 from dynacompile.capture.bytecode import CACHES, ENDS_BLOCK
 from dynacompile.cpython import RUNNING
-from dynacompile.cpython.instructions import NOWHERE, Handler, Instr, Position
+from dynacompile.cpython.instructions import Handler, Instr, Position
 from dynacompile.errors import VerifyError
 
 
@@ -171,11 +171,3 @@ def stack_size(instrs: Sequence[Instr], handlers: Sequence[Handler]) -> int:
             depth += dis.stack_effect(number, arg, jump=False) if instr.op != "RETURN_GENERATOR" else 1  # the value that the first next() sends
             index += 1
     return deepest + 2
-
-
-def copy_instr(instr: Instr, arg: int | None = None) -> Instr:
-    return Instr(instr.op, instr.arg if arg is None else arg, instr.target, instr.position)
-
-
-def at_line(op: str, arg: int = 0, position: Position = NOWHERE) -> Instr:
-    return Instr(op, arg, None, position)

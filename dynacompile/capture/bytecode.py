@@ -295,9 +295,6 @@ class CodeCache:
             for resume in known.resumes.values():
                 self._drop_entries(resume)
 
-    def reset(self) -> None:
-        self._known.clear()
-
 
 def forget(cache: ReferenceType[CodeCache], key: int, gone: ReferenceType[CodeType]) -> None:
     owner = cache()

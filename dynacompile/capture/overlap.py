@@ -139,16 +139,6 @@ def have_common_element(a: torch.Tensor, b: torch.Tensor) -> bool:
     return True
 
 
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill their memory without gaps, each once."""
-    expected = 1
-    for stride, size in sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride()) if size != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def extent(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt]:
     """Where a dense tensor begins and ends, in bytes."""
     begin = tensor.storage_offset() * tensor.element_size()

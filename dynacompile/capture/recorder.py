@@ -20,7 +20,6 @@ from dynacompile.capture.overlap import crosses_history, is_refused_write, reach
 from dynacompile.capture.recorded import Operation, as_it_is, memory_of, storage_of
 from dynacompile.capture.refused_numbers import check_numbers
 from dynacompile.capture.refused_types import check_members, check_out_types, check_types, is_of_torch
-from dynacompile.capture.results import ALL
 from dynacompile.capture.symbols import Unbacked
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.wrappers import WrapperTensor, check_written, tensor_value
@@ -290,11 +289,6 @@ class Recorder(Inputs):
         """As `run`; an operation that was run on fakes of the same metadata gives a result like the one of that time."""
         key = self.results.key(kind, target, args, kwargs) if self.watch is None else None
         result: Any = self.results.again(key, args)
-        if result is None and self.watch is None:
-            result = self.results.each(target, args, kwargs, lambda few: self.run(kind, target, list(few), kwargs))
-            if result is not ALL:
-                return result
-            result = None
         if result is None:
             before = [f._version for f in operands]
             result = self.run(kind, target, args, kwargs)

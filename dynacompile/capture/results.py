@@ -2,13 +2,12 @@
 
 A loop over parameters runs the same operations on tensors that look the same. What an operation gives under no_grad, in memory of its own, depends on the
 operation, on its constants, and on the metadata of its operands. An operation that writes its first operand and gives it back counts a version there.
-Operations over lists (foreach) are run on one member of each kind.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -23,10 +22,6 @@ PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device,
 OPERATORS = frozenset(getattr(operator, name) for name in operator.__all__)
 OTHER = ("builtins", "math")
 QUESTIONS = frozenset((torch.is_complex, torch.is_floating_point))  # of the dtype alone
-
-LIST_OPS = frozenset(getattr(torch, name) for name in dir(torch) if name.startswith("_foreach_") and name not in ("_foreach_copy_",))
-ALL = object()
-MANY = 8  # members of a list, from which on those of one kind are run once
 
 
 class UnknownError(Exception):
@@ -88,55 +83,6 @@ class Results:
         look = fresh_look(self.met, result, operands)
         if look is not None and all(t._version == v for t, v in zip(operands, versions, strict=True)):
             self.looks[key] = look
-
-    def each(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], run: Callable[[Sequence[Any]], Any]) -> Any:
-        """The result of an operation over lists, run on lists with one member for each kind of members; ALL where it has to be run on all.
-
-        Kinds are the metadata of what an operation takes of each list. Members do not depend on each other where what is written is memory of their own.
-        """
-        if target not in LIST_OPS or self.key("call_function", target, (), kwargs) is None or any(isinstance(v, (list, tuple)) for v in kwargs.values()):
-            return ALL
-        lists = [a for a in args if isinstance(a, (list, tuple))]
-        count = len(args[0]) if args and isinstance(args[0], (list, tuple)) else 0
-        if count < MANY or any(len(a) != count for a in lists) or not all(type(t) is FakeTensor for t in args[0]):
-            return ALL
-        if target.__name__.endswith("_"):
-            written = {t.untyped_storage()._cdata for t in args[0]}
-            read = (t for a in args if a is not args[0] for t in (a if isinstance(a, (list, tuple)) else (a,)) if type(t) is FakeTensor)
-            if len(written) < count or any(t.untyped_storage()._cdata in written for t in read) or any(a is args[0] for a in args[1:]):
-                return ALL
-        try:
-            kinds: dict[tuple, list[int]] = {}
-            for k, member in enumerate(zip(*lists)):
-                kinds.setdefault(tuple(map(member_token, member)), []).append(k)
-        except UnknownError:
-            return ALL
-        if 2 * len(kinds) > count:
-            return ALL
-        first = [places[0] for places in kinds.values()]
-        versions = [[a[k]._version if type(a[k]) is FakeTensor else 0 for k in first] for a in lists]
-        made = run([type(a)(a[k] for k in first) if isinstance(a, (list, tuple)) else a for a in args])
-        for a, before in zip(lists, versions):
-            for version, places in zip(before, kinds.values()):
-                if type(a[places[0]]) is FakeTensor:
-                    for _ in range(a[places[0]]._version - version):
-                        of_torch.increment_version([a[k] for k in places[1:]])
-                    if a[places[0]].untyped_storage()._cdata in self.mode.touched:
-                        self.mode.touched.update(a[k].untyped_storage()._cdata for k in places[1:])
-        return made if made is None else self.spread(made, args[0], list(kinds.values()))
-
-    def spread(self, made: Sequence[Any], written: Sequence[FakeTensor], kinds: Sequence[Sequence[int]]) -> Any:
-        """For each member what was made for the first one of its kind."""
-        found: list[Any] = [None] * len(written)
-        for result, places in zip(made, kinds, strict=True):
-            if result is written[places[0]]:
-                for k in places:
-                    found[k] = written[k]
-                continue
-            look = self.met.of(result.size(), result.stride(), result.dtype, result.device)
-            for k in places:
-                found[k] = result if k == places[0] else look.make()
-        return tuple(found) if isinstance(made, tuple) else found
 
 
 def fresh_look(looks: Looks, result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Look | None:

@@ -18,6 +18,7 @@ from dynacompile.capture.tensors.deferred_texts import DeferredText, UnreadText,
 from dynacompile.capture.tensors.number_tensors import number_operator
 from dynacompile.capture.tensors.numpy_numbers import NumpyNumber, computed
 from dynacompile.capture.tensors.overridden_operators import overridden_operator
+from dynacompile.capture.tensors.random_state import MadeValue
 from dynacompile.capture.tensors.read_numbers import ReadNumber, read_operator
 from dynacompile.capture.tensors.storages import AddressValue
 from dynacompile.capture.tensors.tensor import TensorValue, refuse_patched
@@ -370,7 +371,7 @@ def equal(cx: Context, left: Value, right: Value) -> bool:
         return bool(left.constant() == right.constant())
     except NotConstant:
         for value in (left, right):  # an object of a subclass of int or str, for example
-            if isinstance(value, (OpaqueValue, RefusedValue, ArrayValue)) and not compares_as_objects(value.pytype()):
+            if isinstance(value, (OpaqueValue, RefusedValue, ArrayValue, MadeValue)) and not compares_as_objects(value.pytype()):
                 raise unsupported("unknown-operation", f"comparing {left.describe()} and {right.describe()}") from None
         if left is right:
             return True

@@ -213,7 +213,7 @@ class TensorStandIn(StandIn):
         self.number = number
 
     def __int__(self) -> int:
-        return int(self.number)  # type: ignore[arg-type]
+        return int(self.number)  # type: ignore[call-overload, no-any-return]
 
     def __float__(self) -> float:
         return float(self.number)  # type: ignore[arg-type]

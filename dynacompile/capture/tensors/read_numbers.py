@@ -135,6 +135,10 @@ def read_list(cx: Context, tensor: TensorValue) -> Value | None:
     return ListValue([row.method(cx, "tolist", [], {}) for row in rows])
 
 
+NO_NUMBERS = (str, bytes, type(None), type(...), type, range, frozenset, torch.dtype, torch.device, torch.Size)
+"""Types of constants that equal no number."""
+
+
 def is_number(value: Value) -> bool:
     return isinstance(value, ReadNumber) or isinstance(value, ConstantValue) and type(value.value) in (int, float, bool)
 
@@ -149,8 +153,8 @@ def read_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None
         return into_tensor(cx, name, args) if name in INPLACE and isinstance(args[0], TensorValue) else with_tensor(cx, INPLACE.get(name, name), args)
     name = INPLACE.get(name, name)
     if not all(map(is_number, args)):
-        if name in ("eq", "ne") and all(isinstance(a, (ReadNumber, ConstantValue)) for a in args):
-            return ConstantValue(name == "ne")  # what is no number
+        if name in ("eq", "ne") and any(isinstance(a, ConstantValue) and type(a.value) in NO_NUMBERS for a in args):
+            return ConstantValue(name == "ne")
         return None
     if name in COMPARISONS:
         return compared(cx, name, args)
@@ -172,7 +176,7 @@ def computed(cx: Context, function: Callable, args: Sequence[Value]) -> Value | 
     if name == "pow" and (not isinstance(args[1], ConstantValue) or args[1].value < 0 or args[1].value != int(args[1].value)):  # may be complex, or raise
         return None
     numbers = ListValue([a.tensor for a in args if isinstance(a, ReadNumber)])
-    text = call_text(name, [None if isinstance(a, ReadNumber) else a.constant() for a in args])
+    text = call_text(name, [None if isinstance(a, ReadNumber) else +a.constant() for a in args])  # +True is 1
     return made(cx.op("call_function", PYTHON_NUMBER, [numbers, ConstantValue(text)], {}), float)
 
 
