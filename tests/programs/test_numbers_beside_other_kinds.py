@@ -39,7 +39,17 @@ def test_equality(other):
 
 def beside_truth(t):
     number = t.mean().item()
-    return number / True, number + False, True - number, number * True, number**True, round(number, True), max(number, True)
+    return (
+        (t.sum() > 0).item().real,
+        number.real,
+        number / True,
+        number + False,
+        True - number,
+        number * True,
+        number**True,
+        round(number, True),
+        max(number, True),
+    )
 
 
 def states(t):

@@ -46,7 +46,9 @@ def copied(cx: Context, value: Value) -> Value | None:
         return ListValue(value.items)
     if isinstance(value, ConstantValue) and own_method(cx, value.pytype(), "__copy__", *REDUCTIONS) is not None:
         return None
-    if isinstance(value, (ConstantValue, TupleValue)):
+    if isinstance(value, TupleValue) and not issubclass(value.cls, tuple):  # a part of a container of modules
+        raise unsupported("unknown-function", f"copy.copy of {value.describe()}")
+    if isinstance(value, TupleValue) or isinstance(value, ConstantValue) and not isinstance(value.value, (torch.finfo, torch.iinfo)):
         return value
     if isinstance(value, ObjectValue) and copies_plainly(cx, value):
         made = ObjectValue(value.cls)

@@ -266,6 +266,8 @@ def compares_by_identity(value: Value) -> bool:
 
 def sequence_binary(cx: Context, name: str, left: Value, right: Value) -> Value | None:
     sized = (torch.Size, tuple)
+    if name in ("add", "mul") and any(isinstance(v, TupleValue) and not issubclass(v.cls, tuple) for v in (left, right)):  # a part of a container of modules
+        raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
     if isinstance(left, DequeValue) and isinstance(right, DequeValue) and name == "add":
         return DequeValue(left.items + right.items, left.maxlen)
     if any(isinstance(v, DequeValue) for v in (left, right)) and name not in ("eq", "ne", "mul"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dynacompile.capture.breaks import NotConstant, raises, unsupported
+from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Lazy, Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
@@ -55,9 +55,7 @@ class NumpyNumber(ConstantValue):
         return super().get_attr(cx, name)
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not hasattr(self.value, name):
-            raise raises(AttributeError, f"'numpy.{type(self.value).__name__}' object has no attribute {name!r}")
-        return computed(cx, getattr(self.value, name), args, kwargs)
+        return computed(cx, self.own(name), args, kwargs)
 
 
 @wraps(*KNOWN)

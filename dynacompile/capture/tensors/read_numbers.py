@@ -67,7 +67,7 @@ class ReadNumber(Value):
         return found
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        if name == "real":
+        if name == "real" and self.cls is not bool:
             return self
         return builtin_attribute(cx, self, name)
 

@@ -70,9 +70,7 @@ class ConstantValue(Value):
         return cx.pure(len, [self], {}).constant()
 
     def get_attr(self, cx: Context, name: str) -> Value:
-        if not hasattr(self.value, name):
-            raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
-        found = getattr(self.value, name)
+        found = self.own(name)
         if callable(found) and not isinstance(found, type):
             return Method(self, name)
         return cx.of(found)
@@ -86,10 +84,15 @@ class ConstantValue(Value):
             return found
         if (effect := EFFECTS.get((type(self.value), name))) is not None:
             return effect(cx, [self, *args], kwargs)
-        if not hasattr(self.value, name):
-            raise raises(AttributeError, f"{type(self.value).__name__!r} object has no attribute {name!r}")
         call = cx.fold if isinstance(self.value, (str, bytes)) else cx.pure
-        return call(getattr(self.value, name), args, kwargs)
+        return call(self.own(name), args, kwargs)
+
+    def own(self, name: str) -> Any:
+        """The attribute of the object."""
+        try:
+            return getattr(self.value, name)
+        except AttributeError as missing:
+            raise raises(AttributeError, str(missing)) from None
 
     def get_item(self, cx: Context, key: Value) -> Value:
         if not hasattr(type(self.value), "__getitem__"):
