@@ -1,7 +1,7 @@
 """What a function makes of a tensor, or has, and one question about it: numbers and texts that are read, storages, addresses, generators, arrays, fields of
 classes, managers, modules, and what else capture has values of their own for.
 
-`python -m tests.fuzz.answers FIRST LAST [--show]`: each seed is one of some 60 objects and one of some 120 questions, and half of them ask inside of `try`.
+`python -m tests.fuzz.answers FIRST LAST [--show]`: each seed is one of some 70 objects and one of some 110 questions, and half of them ask inside of `try`.
 Results, or the exception and its text, are compared; objects are compared by their types.
 """
 
