@@ -36,6 +36,11 @@ def is_data(raw: object) -> bool:
     return raw is not MISSING and not hasattr(type(raw), "__get__")
 
 
+def is_computed(raw: object) -> bool:
+    """Whether reading a class attribute through an object runs code: a property, or a descriptor that is written in Python."""
+    return isinstance(raw, property) or isinstance(class_lookup(type(raw), "__get__"), types.FunctionType)
+
+
 @dataclass(frozen=True)
 class Lookup:
     """One lookup. holder: gives the class or dict, None where it is gone. found: what was there, None for nothing.

@@ -154,3 +154,31 @@ def test_capture_compares_no_elements_of_a_set_by_their_own_methods(of_a_set):
             Counted.compared = 0
             counts.append((call(torch.ones(1), first)[1], Counted.compared))
         assert counts[0] == counts[1]
+
+
+TAKEN = (
+    "a.update({})",
+    "a |= set({})",
+    "a.update({}, [3])",
+    "a.difference_update({}, [1])",
+    "a -= set({})",
+    "a.clear(); a.update({})",
+    "a.update({}); a.discard(8)",
+)
+GIVERS = ("{}", "set({})", "frozenset({})", "dict.fromkeys({})", "dict.fromkeys({}).keys()", "iter({})", "b")
+
+
+@pytest.mark.parametrize("change", TAKEN)
+def test_given_sets_are_left_in_the_order_of_eager(change):
+    """Python makes room for all elements of a set or dict before it takes the first, and of others for each."""
+    for seed in range(40):
+        drawn = random.Random(seed)
+        first, second = ([drawn.randrange(200) * drawn.choice((1, 8, 32)) for _ in range(drawn.randrange(n))] for n in (12, 20))
+        code = change.format(drawn.choice(GIVERS).format(second))
+        world: dict = {}
+        exec(f"def f(x, a, b):\n    {code}\n    return x + 1", world)
+        sets = [(set(first), set(second)) for _ in range(2)]
+        world["f"](torch.ones(2), *sets[0])
+        dynacompile.reset()
+        dynacompile.compile(world["f"], backend="eager", options={"fallback": "none"})(torch.ones(2), *sets[1])
+        assert [list(s) for s in sets[0]] == [list(s) for s in sets[1]], (code, first, second)

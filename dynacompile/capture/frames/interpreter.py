@@ -389,14 +389,20 @@ class GeneratorValue(IteratorValue):
 
     def sent(self, cx: Context, value: Value) -> Value:
         """send(value)."""
-        if self.frame in cx.frames or self.frame.returned is not None or not self.started:
-            item = self.next(cx)
-        else:
-            self.frame.push(value)
-            item = self.frame.resume()
+        item = self.send(cx, value)
         if item is None:
             raise self.stopped()
         return item
+
+    def send(self, cx: Context, value: Value) -> Value | None:
+        """What it gives for a value that is sent, None at the end."""
+        if self.frame in cx.frames or self.frame.returned is not None or not self.started:
+            return self.next(cx)
+        self.frame.push(value)
+        return self.frame.resume()
+
+    def result(self, cx: Context) -> Value | None:
+        return self.frame.returned
 
     def close(self, cx: Context) -> Value:
         if self.started and self.frame.returned is None:

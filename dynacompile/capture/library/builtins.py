@@ -165,7 +165,7 @@ def row_id(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_getattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     name = name_of(args[1])
     cx.effects.check_seen(name)
-    if len(args) == 3 and isinstance(args[0], ObjectValue) and (not isinstance(args[0], ModuleValue) or args[0].computes(cx, name)):
+    if len(args) == 3 and (isinstance(args[0], ObjectValue) and not isinstance(args[0], ModuleValue) or args[0].computes(cx, name)):
         found = cx.unless_missing(lambda: args[0].get_attr(cx, name))
         return args[2] if found is None else found
     if len(args) == 3 and not args[0].has_attr(cx, name):
@@ -175,7 +175,7 @@ def row_getattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Val
 
 @handles(hasattr)
 def row_hasattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ConstantValue(args[0].has_attr(cx, name_of(args[1])))
+    return ConstantValue(args[0].finds_attr(cx, name_of(args[1])))
 
 
 @handles(setattr)
@@ -313,6 +313,10 @@ def row_object(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
 
 @handles(types.MethodType)
 def row_method(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not defines(args[0].pytype(), "__call__"):
+        raise raises(TypeError, "first argument must be callable")
+    if is_none(args[1]):
+        raise raises(TypeError, "instance must not be None")
     return BoundMethod(args[0], args[1])
 
 

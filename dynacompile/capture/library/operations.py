@@ -38,7 +38,7 @@ from dynacompile.capture.values.mapping import DictLike, DictView
 from dynacompile.capture.values.objects import ObjectValue, OpaqueValue
 from dynacompile.capture.values.own_methods import own_method, refuse_own
 from dynacompile.capture.values.proxies import ProxyValue
-from dynacompile.capture.values.references import Reference
+from dynacompile.capture.values.references import Reference, WeakProxy
 from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.set_operators import SET_METHODS, equal_views, set_binary
@@ -61,6 +61,8 @@ def apply_operator(cx: Context, name: str, args: Sequence[Value]) -> Value:
         return text
     if not OF_GRAPHS.isdisjoint(map(type, args)) and (found := graph_operator(cx, name, args)) is not None:
         return found
+    if any(isinstance(a, WeakProxy) for a in args):
+        return apply_operator(cx, name, [a.owner if isinstance(a, WeakProxy) else a for a in args])
     if any(isinstance(a, TensorValue) for a in args):
         refuse_patched(cx, *methods_of(name))
         found = overridden_operator(cx, name, args)
@@ -237,10 +239,12 @@ def by_c(cx: Context, owner: Value, special: str, other: Value) -> Value:
 
 def object_binary(cx: Context, name: str, left: Value, right: Value) -> Value:
     method, reflected = BINARY[name]
+    ways = [(left, right, method), (right, left, reflected)]
     if isinstance(right, ObjectValue) and isinstance(left, ObjectValue) and right.cls is not left.cls and issubclass(right.cls, left.cls):
-        raise unsupported("unknown-operation", f"operator.{name} of {left.describe()} and {right.describe()}")
+        if name in COMPARISONS or cx.lookup(right.cls, reflected) is not cx.lookup(left.cls, reflected):
+            ways.reverse()
     alike = isinstance(left, ObjectValue) and isinstance(right, ObjectValue) and left.cls is right.cls and name not in COMPARISONS  # asked once
-    for owner, other, special in ((left, right, method), (right, left, reflected))[: 1 if alike else 2]:
+    for owner, other, special in ways[: 1 if alike else 2]:
         if isinstance(owner, ObjectValue):
             result = owner.special(cx, special, [other])
             negated = result is None and special == "__ne__" and owner.cls.__ne__ is object.__ne__
@@ -322,7 +326,7 @@ def is_tuple(value: Value) -> bool:
 
 def equal(cx: Context, left: Value, right: Value) -> bool:
     """left == right, for values whose comparison gives a bool."""
-    left, right = (value.owner if isinstance(value, ProxyValue) else value for value in (left, right))
+    left, right = (value.owner if isinstance(value, (ProxyValue, WeakProxy)) else value for value in (left, right))
     if isinstance(left, NumpyNumber) or isinstance(right, NumpyNumber):
         refuse_beside_numpy([left, right])
     if isinstance(left, (SymbolicInt, SymbolicFloat)) or isinstance(right, (SymbolicInt, SymbolicFloat)):

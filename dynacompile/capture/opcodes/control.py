@@ -9,6 +9,7 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.frames.assertions import assumed
+from dynacompile.capture.frames.interpreter import GeneratorValue
 from dynacompile.capture.frames.predication import branch
 from dynacompile.capture.frames.selection import selected_branch
 from dynacompile.capture.frames.table import opcode
@@ -149,13 +150,13 @@ def get_yield_from_iter(f: SymbolicFrame, i: Instr) -> None:
 @opcode("SEND", effect=lambda arg, taken: -1 if taken and not RUNNING.send_keeps_receiver else 0)
 def send(f: SymbolicFrame, i: Instr) -> None:
     sent, receiver = f.pop(), f.peek(1)
-    if not is_none(sent) or not isinstance(receiver, IteratorValue):
-        raise unsupported("generator", "a value is sent into a generator")
-    item = receiver.next(f.cx)
+    if not isinstance(receiver, IteratorValue) or not is_none(sent) and not isinstance(receiver, GeneratorValue):
+        raise unsupported("generator", f"a value is sent into {receiver.describe()}")
+    item = receiver.send(f.cx, sent) if isinstance(receiver, GeneratorValue) else receiver.next(f.cx)
     if item is not None:
         f.push(item)
         return
-    result = getattr(getattr(receiver, "frame", None), "returned", None) or ConstantValue(None)
+    result = receiver.result(f.cx) or ConstantValue(None)
     if not RUNNING.send_keeps_receiver:
         f.pop()
     f.push(result)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.library.type_questions import is_subclass
-from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.mapping import DictLike
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.own_methods import own_method
 from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.capture.values.sequence import TupleValue
@@ -39,9 +39,12 @@ def match_mapping(f: SymbolicFrame, i: Instr) -> None:
 @opcode("MATCH_KEYS", effect=1)
 def match_keys(f: SymbolicFrame, i: Instr) -> None:
     keys, subject = f.peek(1).elements(f.cx), f.peek(2)
-    if not isinstance(subject, DictLike):
-        raise unsupported("unknown-operation", f"matching the keys of {subject.describe()}")
-    found = [subject.find(f.cx, key) for key in keys]
+    if isinstance(subject, DictLike):
+        found = [subject.find(f.cx, key) for key in keys]
+    else:
+        get, missing = subject.get_attr(f.cx, "get"), ObjectValue(object)
+        given = [get.call(f.cx, [key, missing], {}) for key in keys]
+        found = [None if value is missing else value for value in given]
     f.push(ConstantValue(None) if None in found else TupleValue([v for v in found if v is not None]))
 
 
@@ -58,8 +61,6 @@ def attributes_of(f: SymbolicFrame, subject: Value, cls_value: Value, names: tup
         raise unsupported("unknown-operation", "matching an unknown class") from reason
     if not HANDLERS[isinstance](f.cx, [subject, cls_value], {}).truth(f.cx):
         return ConstantValue(None)
-    if isinstance(subject, TensorValue):
-        raise unsupported("unknown-operation", "matching the attributes of a tensor")
     told = f.cx.lookup(cls, "__match_args__") if positional else ()
     if told is MISSING and f.cx.lookup(type(cls), "__match_args__") is not MISSING or own_method(f.cx, type(cls), "__getattribute__", "__getattr__"):
         raise unsupported("unknown-operation", f"matching {cls.__name__}, whose metaclass tells the order of attributes")

@@ -22,7 +22,7 @@ from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
 from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts, is_a
-from dynacompile.ir.namespaces import MISSING
+from dynacompile.ir.namespaces import MISSING, is_computed
 from dynacompile.ir.source import Attr, Constant, DictAttr, Registered, Source
 from dynacompile.private import of_torch
 
@@ -131,10 +131,7 @@ class ModuleValue(ObjectValue, HookedModule):
         raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def computes(self, cx: Context, name: str) -> bool:
-        """Whether code of the class decides what an attribute is, and whether there is one: a property, for example."""
-        raw = cx.lookup(self.cls, name)
-        own = isinstance(raw, property) or isinstance(getattr(type(raw), "__get__", None), types.FunctionType)
-        return own or cx.lookup(self.cls, "__getattr__") is not PLAIN_GETATTR
+        return is_computed(cx.lookup(self.cls, name)) or cx.lookup(self.cls, "__getattr__") is not PLAIN_GETATTR
 
     def wrap_own(self, cx: Context, name: str) -> Value:
         if name == "training":
@@ -189,12 +186,10 @@ class ModuleValue(ObjectValue, HookedModule):
         return self.tables[name]
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        if name in self.stored:
+        if name in self.stored and cx.lookup(self.cls, name) is MISSING:
             return self.stored[name] is not DELETED
-        if name in TABLES:
+        if name in TABLES or name in self.stored:
             return True
-        if self.computes(cx, name):
-            return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
         if name in self.real.__dict__ or cx.lookup(self.cls, name) is not MISSING:
             cx.guard("HASATTR", self.source, Presence(name, True))
             return True

@@ -81,7 +81,7 @@ def default_device(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> 
 
 @handles(overrides.is_tensor_like)
 def is_tensor_like(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ConstantValue(issubclass(args[0].pytype(), torch.Tensor) or args[0].has_attr(cx, OVERRIDE))
+    return ConstantValue(issubclass(args[0].pytype(), torch.Tensor) or args[0].finds_attr(cx, OVERRIDE))
 
 
 @handles(of_torch.is_torch_function_enabled)

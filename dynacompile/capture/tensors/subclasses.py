@@ -122,8 +122,8 @@ class SubclassTensor(TensorValue):
             raise unsupported("tensor-attribute", f"{self.describe()}.is_leaf")
         return True
 
-    def has_attr(self, cx: Context, name: str) -> bool:
-        return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
+    def computes(self, cx: Context, name: str) -> bool:
+        return True
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if by_own_hook(cx, self, self.cls, "__setattr__", [ConstantValue(name), value]) is None:

@@ -307,6 +307,9 @@ class TensorValue(GraphTensor):
             self.read_grad = real, cx.wrap(real, Attr(self.source, "grad"))
         return self.read_grad[1]
 
+    def computes(self, cx: Context, name: str) -> bool:
+        return False
+
     def has_attr(self, cx: Context, name: str) -> bool:
         cx.overrides.getter(self, name)
         if isinstance(cx.lookup(torch.Tensor, name), property) and name not in FACTS and name not in VIEWS:

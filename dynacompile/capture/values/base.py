@@ -19,7 +19,7 @@ from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.operator_names import BINARY, INPLACE, UNARY
 from dynacompile.capture.values.arities import check_method
 from dynacompile.ir.guard_facts import is_a
-from dynacompile.ir.namespaces import MISSING, class_lookup, defines
+from dynacompile.ir.namespaces import MISSING, class_lookup, defines, is_computed
 from dynacompile.ir.source import Source
 
 if TYPE_CHECKING:
@@ -77,7 +77,16 @@ class Value:
             return Method(self, name)
         raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
 
+    def computes(self, cx: Context, name: str) -> bool:
+        """Whether code decides what an attribute is, and whether there is one, so that only reading it tells."""
+        return is_computed(cx.lookup(self.pytype(), name))
+
+    def finds_attr(self, cx: Context, name: str) -> bool:
+        """hasattr(self, name)."""
+        return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None if self.computes(cx, name) else self.has_attr(cx, name)
+
     def has_attr(self, cx: Context, name: str) -> bool:
+        """The same of an attribute that is not computed."""
         raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
@@ -201,6 +210,10 @@ class IteratorValue(Value):
                 raise self.stopped()
             return item
         return self if name == "__iter__" else super().method(cx, name, args, kwargs)
+
+    def result(self, cx: Context) -> Value | None:
+        """What `yield from` gives of it, once it has ended; None for the constant."""
+        return None
 
     def stopped(self) -> Raised:
         """What next() raises at the end."""

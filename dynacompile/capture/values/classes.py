@@ -17,7 +17,7 @@ import torch
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.answers import answered
 from dynacompile.capture.values.arities import check_call, check_method
-from dynacompile.capture.values.base import BaseMethod, IteratorValue, Method, Value
+from dynacompile.capture.values.base import BaseMethod, IteratorValue, Method, Value, bind_arguments, builtin_attribute
 from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.dict_objects import DictObjectValue, is_dict_class, made_dict_object
@@ -35,7 +35,7 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue, is_namedt
 from dynacompile.capture.values.sequence_objects import ListObjectValue, TupleObjectValue, is_list_class, is_tuple_class
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.guard_facts import Flag, identity
-from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, class_lookup
+from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, class_lookup, defines, is_computed, is_data
 from dynacompile.ir.source import Attr, Constant, Source
 
 if TYPE_CHECKING:
@@ -82,14 +82,13 @@ class ClassValue(Value):
         refuse_own(cx, type(self.real), "__bool__", "__len__")
         return True
 
+    def computes(self, cx: Context, name: str) -> bool:
+        found, meta = type(cx.lookup(self.real, name)), type(self.real)
+        own = isinstance(class_lookup(found, "__get__"), types.FunctionType) and not is_trusted(found.__module__)
+        return own or own_method(cx, meta, "__getattribute__", "__getattr__") is not None or is_own(meta, name, cx.lookup(meta, name))
+
     def has_attr(self, cx: Context, name: str) -> bool:
-        if assigned_attribute(cx, self.real, name) is not None:
-            return True
-        cx.lookup(self.real, name)
-        above = cx.lookup(type(self.real), name)
-        if own_method(cx, type(self.real), "__getattribute__", "__getattr__") is not None or is_own(type(self.real), name, above):
-            return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
-        return hasattr(self.real, name)
+        return assigned_attribute(cx, self.real, name) is not None or hasattr(self.real, name)
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
         """Of data: what Python looks up by itself, or binds to instances, is left to Python."""
@@ -261,10 +260,7 @@ class ClassValue(Value):
             return maker(self.real)
         if not allocates_plainly(self.real) or issubclass(self.real, WEAK_CONTAINERS):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
-        abstract = getattr(self.real, "__abstractmethods__", None)
-        if abstract:
-            raise unsupported("would-raise", f"{self.describe()} is abstract")
-        return ObjectValue(self.real)
+        return plain_object(self.real)
 
     def length(self, cx: Context) -> int:
         found = self.special(cx, "__len__", [])
@@ -274,11 +270,8 @@ class ClassValue(Value):
 
     def make_namedtuple(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         real: Any = self.real
-        fields, defaults = real._fields, real._field_defaults
-        bound = dict(zip(fields, args)) | kwargs
-        if len(args) > len(fields) or set(bound) - set(fields) or any(f not in bound and f not in defaults for f in fields):
-            raise unsupported("would-raise", f"wrong arguments for {self.describe()}")
-        return TupleValue([bound[f] if f in bound else cx.of(defaults[f]) for f in fields], self.real)
+        defaults: dict[str, Value | None] = {name: cx.of(value) for name, value in real._field_defaults.items()}
+        return TupleValue(bind_arguments(real.__name__, real._fields, args, kwargs, defaults), self.real)
 
     def make_structseq(self, items: list[Value]) -> Value:
         real: Any = self.real
@@ -392,7 +385,7 @@ class UnboundMethod(Value):
             return HANDLERS[torch.Tensor.__new__](cx, args, kwargs)
         if wanted is not None and not kwargs:
             if self.cls is object and len(args) == 1 and allocates_plainly(wanted):
-                return ObjectValue(wanted)
+                return plain_object(wanted)
             if self.cls is tuple and issubclass(wanted, tuple) and wanted.__basicsize__ == tuple.__basicsize__ and reads_as_tuple(wanted) and len(args) == 2:
                 return TupleValue(args[1].elements(cx), wanted)
             if self.cls is tuple and is_tuple_class(wanted) and len(args) == 2:
@@ -434,6 +427,13 @@ def allocates_plainly(cls: type) -> bool:
     )
 
 
+def plain_object(cls: type) -> ObjectValue:
+    """object.__new__(cls)"""
+    if getattr(cls, "__abstractmethods__", None):
+        raise unsupported("would-raise", f"class {cls.__qualname__} is abstract")
+    return ObjectValue(cls)
+
+
 HEAP_TYPE = 1 << 9  # classes made by class statements, and some that are written in C
 
 
@@ -470,15 +470,22 @@ class SuperValue(Value):
     def pytype(self) -> type:
         return super
 
+    def is_of_class(self) -> bool:
+        """Whether attributes are looked up in the owner, which is a class."""
+        return isinstance(self.owner, ClassValue) and not issubclass(self.start, type)
+
+    def raw(self, cx: Context, name: str) -> Any:
+        return cx.lookup(self.owner.constant() if self.is_of_class() else self.owner.pytype(), name, after=self.start)
+
     def get_attr(self, cx: Context, name: str) -> Value:
-        is_class = isinstance(self.owner, ClassValue) and not issubclass(self.start, type)
+        is_class = self.is_of_class()
         cls = self.owner.constant() if is_class else self.owner.pytype()
         found = assigned_attribute(cx, cls, name, self.start)
         if found is not None:
             return found
-        raw = cx.lookup(cls, name, after=self.start)
-        if raw is MISSING:
-            raise raises(AttributeError, f"'super' object has no attribute {name!r}")
+        raw = self.raw(cx, name)
+        if raw is MISSING or name == "__class__":
+            return builtin_attribute(cx, self, name)
         if name == "__new__" and not isinstance(raw, staticmethod):
             return new_of(raw)
         if not isinstance(raw, (types.FunctionType, staticmethod, classmethod, property)):
@@ -488,13 +495,16 @@ class SuperValue(Value):
                 return BoundMethod(UnboundMethod(torch.Tensor, name), self.owner)
             if isinstance(raw, IN_C):
                 return BaseMethod(self.owner, name, self.start)
-            raise unsupported("unknown-attribute", f"super().{name}")
+            if not is_data(raw) and (isinstance(raw, functools.cached_property) or not is_computed(raw)):
+                raise unsupported("unknown-attribute", f"super().{name}")
         instance = None if is_class else self.owner
         return bind_descriptor(cx, raw, instance, cx.class_value(cls, None), "", class_source(cls, name, self.start))
 
+    def computes(self, cx: Context, name: str) -> bool:
+        return is_computed(self.raw(cx, name))
+
     def has_attr(self, cx: Context, name: str) -> bool:
-        cls = self.owner.constant() if isinstance(self.owner, ClassValue) else self.owner.pytype()
-        return cx.lookup(cls, name, after=self.start) is not MISSING
+        return self.raw(cx, name) is not MISSING or defines(super, name)
 
     def children(self) -> Sequence[Value]:
         return (self.owner,)

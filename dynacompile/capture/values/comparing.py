@@ -25,6 +25,11 @@ class ComparedKey:
     def __init__(self, compare: Callable[[Any, Any], int], obj: Any):
         self.compare, self.obj = compare, obj
 
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return self.compare(self.obj, other.obj) == 0  # type: ignore[attr-defined]
+
     def __lt__(self, other: ComparedKey) -> bool:
         return self.compare(self.obj, other.obj) < 0
 

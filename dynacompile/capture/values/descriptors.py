@@ -108,8 +108,8 @@ def bind_descriptor(cx: Context, raw: Any, instance: Value | None, owner: Value,
 
 def cached(cx: Context, raw: functools.cached_property, instance: Value) -> Value:
     """The value of a cached property that is not in the object's dict yet."""
-    if raw.attrname is None:
-        raise unsupported("unknown-attribute", "a cached_property without a name")
+    if raw.attrname is None or not getattr(instance, "has_dict", False):
+        raise unsupported("unknown-attribute", f"a cached_property of {instance.describe()}")
     value = cx.call_real(raw.func, Constant(raw.func, f"{raw.attrname}.func"), [instance])
     instance.store(cx, raw.attrname, value)  # type: ignore[attr-defined]
     return value

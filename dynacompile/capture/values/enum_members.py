@@ -12,7 +12,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source
 from dynacompile.capture.values.own_methods import is_own, own_method, refuse_own
 from dynacompile.ir.guard_facts import Presence, identity
-from dynacompile.ir.namespaces import MISSING
+from dynacompile.ir.namespaces import MISSING, is_computed
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ class EnumMember(ConstantValue):
         """That the member itself has no such attribute; or that neither has its class."""
         if hasattr(self.value, "__dict__"):
             cx.guard("DICT_CONTAINS", Attr(self.itself(), "__dict__"), Presence(name, name in self.value.__dict__))
+
+    def computes(self, cx: Context, name: str) -> bool:
+        cls = type(self.value)
+        raw = cx.lookup(cls, name)
+        return is_own(cls, name, raw) and is_computed(raw)
 
     def has_attr(self, cx: Context, name: str) -> bool:
         cls = type(self.value)

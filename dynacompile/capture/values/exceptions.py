@@ -7,7 +7,7 @@ import types
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dynacompile.capture.breaks import NotConstant, Raised, unsupported
+from dynacompile.capture.breaks import NotConstant, Raised, raises, unsupported
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols
 from dynacompile.capture.values.base import Method, Value, bind_arguments, next_serial
 from dynacompile.capture.values.constant import ConstantValue, is_none
@@ -16,8 +16,8 @@ from dynacompile.capture.values.own_methods import refuse_own
 from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.errors import Unsupported
-from dynacompile.ir.guard_facts import Flag
-from dynacompile.ir.namespaces import MISSING, class_lookup, defines
+from dynacompile.ir.guard_facts import Flag, Presence
+from dynacompile.ir.namespaces import MISSING, class_lookup, is_computed, is_data
 from dynacompile.ir.source import Attr, DictAttr, Source
 
 if TYPE_CHECKING:
@@ -83,11 +83,20 @@ class ExceptionValue(Value):
             return ConstantValue(None)
         if name in ("__init__", "with_traceback", "__str__") and not isinstance(raw, types.FunctionType):
             return Method(self, name)
-        if isinstance(raw, (types.FunctionType, property, staticmethod, classmethod)):
+        if self.source is not None and not is_data_descriptor(raw):
+            self.guard_absent(cx, name, raw)
+        if raw is MISSING:
+            raise raises(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        if isinstance(raw, (types.FunctionType, staticmethod, classmethod)) or is_data(raw) or is_computed(raw):
             return bind_descriptor(cx, raw, self, cx.class_value(self.cls, None), name, class_source(self.cls, name))
-        if raw is MISSING or hasattr(type(raw), "__get__") or self.source is not None:
-            raise unsupported("unknown-attribute", f"{self.cls.__name__}.{name}")
-        return cx.wrap(raw, class_source(self.cls, name))
+        raise unsupported("unknown-attribute", f"{self.cls.__name__}.{name}")
+
+    def guard_absent(self, cx: Context, name: str, raw: Any) -> None:
+        """That the object itself has no such attribute. raw: what its class has."""
+        if raw is MISSING:
+            cx.guard("HASATTR", self.source, Presence(name, False))
+        else:
+            cx.guard("DICT_CONTAINS", Attr(self.source, "__dict__"), Presence(name, False))
 
     def link(self, cx: Context, name: str) -> Value:
         if name == "__suppress_context__":
@@ -97,9 +106,11 @@ class ExceptionValue(Value):
         return (self.cause if name == "__cause__" else self.context) or ConstantValue(None)
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        if self.source is not None:
-            raise unsupported("unknown-attribute", f"hasattr({self.describe()}, {name!r})")
-        return name in self.stored or defines(self.cls, name)
+        refuse_own(cx, self.cls, "__getattribute__", "__getattr__")
+        if self.real is None:
+            return name in self.stored or cx.lookup(self.cls, name) is not MISSING
+        cx.guard("HASATTR", self.source, Presence(name, found := hasattr(self.real, name)))
+        return found
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
         if name == "__traceback__" and self.raised and isinstance(value, TracebackValue):

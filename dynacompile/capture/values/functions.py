@@ -140,7 +140,9 @@ class FunctionValue(CallableValue, DictOwner):
         return False
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
-        if self.real is not None and (defines(types.FunctionType, name) or is_trusted(self.real.__module__)) or name in ("__code__", "__dict__"):
+        if self.real is not None and (defines(types.FunctionType, name) or is_trusted(self.real.__module__)):
+            raise unsupported("setattr", f"{self.describe()}.{name} = ...")
+        if name in FIELDS and not issubclass(value.pytype(), SETTABLE.get(name, ())):
             raise unsupported("setattr", f"{self.describe()}.{name} = ...")
         if name not in FIELDS:
             self.put_own(cx, name, value)
@@ -284,6 +286,14 @@ FIELDS = frozenset(
 ) & frozenset(dir(types.FunctionType))
 """What every function has beside its __dict__."""
 NAMES = frozenset({"__name__", "__qualname__"})
+SETTABLE: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(NAMES, str),
+    **dict.fromkeys(("__module__", "__doc__"), object),
+    "__defaults__": (tuple, types.NoneType),
+    "__kwdefaults__": (dict, types.NoneType),
+    "__annotations__": dict,
+}
+"""Of FIELDS, those that are followed where the frame sets them, and what they may be set to."""
 
 
 class SpecialFunction(CallableValue):

@@ -406,7 +406,7 @@ def each_pair(cx: Context, value: Value) -> Iterator[tuple[Value, Value]]:
 def is_mapping(cx: Context, value: Value) -> bool:
     """Whether Python would ask for keys(): also of an object that the frame made."""
     cls = value.pytype()
-    return cx.lookup(cls, "keys") is not MISSING or (value.source is not None or bool(cls.__flags__ & HEAP_TYPE)) and value.has_attr(cx, "keys")
+    return cx.lookup(cls, "keys") is not MISSING or (value.source is not None or bool(cls.__flags__ & HEAP_TYPE)) and value.finds_attr(cx, "keys")
 
 
 class DictView(Value):

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dynacompile.capture.breaks import Raised, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.namespaces import NamespaceValue
@@ -63,12 +64,27 @@ class ObjectIterator(IteratorValue):
 
     def __init__(self, owner: Instance):
         self.owner = owner
+        self.end: Raised | None = None
 
     def pytype(self) -> type:
         return self.owner.cls
 
     def next(self, cx: Context) -> Value | None:
-        return cx.unless_missing(lambda: self.owner.method(cx, "__next__", [], {}), StopIteration)
+        def following() -> Value:
+            try:
+                return self.owner.method(cx, "__next__", [], {})
+            except Raised as reason:
+                self.end = reason
+                raise
+
+        return cx.unless_missing(following, StopIteration)
+
+    def result(self, cx: Context) -> Value | None:
+        if self.end is None or self.end.value is not None:
+            return None if self.end is None else self.end.value.get_attr(cx, "value")
+        if self.end.args_ is None:
+            raise unsupported("generator", f"what {self.owner.describe()} ends with is not known")
+        return cx.of(self.end.args_[0]) if self.end.args_ else None
 
     def get_attr(self, cx: Context, name: str) -> Value:
         return self.owner.get_attr(cx, name)

@@ -208,11 +208,11 @@ class ObjectValue(Instance):
             self.read[name] = cx.wrap(value, Constant(value, name) if fixed else Attr(self.source, name))
         return self.read[name]
 
+    def computes(self, cx: Context, name: str) -> bool:
+        hooks = (cx.lookup(self.cls, hook) for hook in ("__getattribute__", "__getattr__"))
+        return any(isinstance(hook, types.FunctionType) for hook in hooks) or is_data_descriptor(cx.lookup(self.cls, name)) or super().computes(cx, name)
+
     def has_attr(self, cx: Context, name: str) -> bool:
-        if any(isinstance(cx.lookup(self.cls, hook), types.FunctionType) for hook in ("__getattribute__", "__getattr__")):
-            return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
-        if is_data_descriptor(cx.lookup(self.cls, name)):
-            return cx.unless_missing(lambda: self.get_attr(cx, name)) is not None
         if not self.is_own_namespace():
             return self.own_attribute(cx, name) is not None or cx.lookup(self.cls, name) is not MISSING
         if self.stored.get(name, DELETED) is not DELETED or name in self.own_dict() and name not in self.stored:

@@ -9,7 +9,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.bytecode import is_resume
-from dynacompile.capture.values.base import Lazy, Value, wraps
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value, wraps
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.ir.guard_facts import identity
@@ -134,11 +134,11 @@ class MadeReferences:
 class WeakProxy(Value):
     """weakref.proxy(owner): what is asked of it, its owner answers."""
 
-    def __init__(self, owner: Value, source: Source):
-        self.owner, self.source = owner, source
+    def __init__(self, owner: Value, source: Source, cls: type):
+        self.owner, self.source, self.cls = owner, source, cls
 
     def pytype(self) -> type:
-        return weakref.ProxyType
+        return self.cls
 
     def truth(self, cx: Context) -> bool:
         return self.owner.truth(cx)
@@ -149,11 +149,17 @@ class WeakProxy(Value):
     def get_attr(self, cx: Context, name: str) -> Value:
         return self.owner.get_attr(cx, name)
 
+    def computes(self, cx: Context, name: str) -> bool:
+        return self.owner.computes(cx, name)
+
     def has_attr(self, cx: Context, name: str) -> bool:
         return self.owner.has_attr(cx, name)
 
     def set_attr(self, cx: Context, name: str, value: Value) -> None:
         self.owner.set_attr(cx, name, value)
+
+    def del_attr(self, cx: Context, name: str) -> None:
+        self.owner.del_attr(cx, name)
 
     def get_item(self, cx: Context, key: Value) -> Value:
         return self.owner.get_item(cx, key)
@@ -163,6 +169,9 @@ class WeakProxy(Value):
 
     def contains(self, cx: Context, item: Value) -> Value:
         return self.owner.contains(cx, item)
+
+    def iterate(self, cx: Context) -> IteratorValue:
+        return self.owner.iterate(cx)
 
     def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.owner.call(cx, args, kwargs)
@@ -183,7 +192,7 @@ def wrap_proxy(cx: Context, real: Any, source: Source) -> Value:
         owner = owner_of(real)
     except ReferenceError as gone:
         raise unsupported("unknown-object", f"{source.text()}, a weak proxy of what is gone,") from gone
-    return WeakProxy(cx.wrap(owner, Applied(source, owner_of, "'s object")), source)
+    return WeakProxy(cx.wrap(owner, Applied(source, owner_of, "'s object")), source, type(real))
 
 
 # Containers from which entries vanish: what they hold when capture looks says nothing about the next call.

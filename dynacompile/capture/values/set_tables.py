@@ -25,10 +25,15 @@ class Table:
             self.keys = found
         return found
 
-    def derived(self, name: str, *args: Any) -> Table:
-        """The table of the set that a method gives which leaves this one as it is."""
+    def as_now(self) -> Table:
+        """What makes the set as it is by now, whatever is done to it later."""
         made = Table()
         made.keys, made.recipe = self.keys, list(self.recipe)
+        return made
+
+    def derived(self, name: str, *args: Any) -> Table:
+        """The table of the set that a method gives which leaves this one as it is."""
+        made = self.as_now()
         made.do(name, *args)
         return made
 

@@ -9,7 +9,7 @@ from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, KeyOf, Lazy, Value, builtin_attribute, next_serial, no_attribute, stepped, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_identity_key
 from dynacompile.capture.values.keys import check_numbers, is_found_by_identity, is_known_key, key_in, key_of, known_key
-from dynacompile.capture.values.mapping import DictLike, DictValue
+from dynacompile.capture.values.mapping import DictLike, DictValue, missing_key
 from dynacompile.capture.values.sequence import SequenceIterator, SequenceValue, TupleValue, ended
 from dynacompile.capture.values.set_tables import Recipe, Table, replayed
 from dynacompile.cpython import RUNNING
@@ -26,7 +26,7 @@ OPERATORS = frozenset("__or__ __and__ __sub__ __xor__ __le__ __lt__ __ge__ __gt_
 CHANGES = frozenset("add discard remove pop update clear difference_update intersection_update symmetric_difference_update".split())
 
 
-REPLAYED = frozenset({"add", "discard", "remove", "clear", "update"})
+REPLAYED = frozenset({"add", "discard", "remove", "clear", "update", "difference_update"})
 
 
 def outdated() -> Iterator[Any]:
@@ -77,7 +77,10 @@ class SetIterator(SequenceIterator):
 
 class SetValue(Value):
     """content: key -> element. table: a set of the keys that has the same history; None where that is not known: of one that exists before the frame, was
-    made of such a one, or has keys that are no constants. changes: how often a method that changes sets was called."""
+    made of such a one, or has keys that are no constants. changes: how often a method that changes sets was called. is_taken: residual code gives
+    the set, as it was before the frame, to a method of another."""
+
+    is_taken = False
 
     def __init__(self, elements: Sequence[Value], source: Source | None = None, ordered: bool = True):
         self.source, self.changes, self.serial = source, 0, next_serial()
@@ -152,14 +155,20 @@ class SetValue(Value):
             self.put(args[0])
         elif name == "discard" and len(args) == 1:
             self.drop(key_of(args[0]))
-        elif name == "remove" and len(args) == 1 and key_of(args[0]) in self.content:
+        elif name == "remove":
+            if key_of(args[0]) not in self.content:
+                raise missing_key(args[0])
             self.drop(key_of(args[0]))
         elif name == "difference_update":
             for other in args:
                 for element in list(other.content.values()) if isinstance(other, SetValue) else other.each(cx):
+                    if self.source is not None:
+                        self.note_element(cx, "discard", element)
                     self.drop(key_of(element))
                 if self.table is not None:  # which is made smaller at the end where much has gone
                     self.table.do("difference_update", ())
+                elif self.source is not None:
+                    self.log.append((set.difference_update, [TupleValue([])]))
         elif name in ("intersection_update", "symmetric_difference_update") and len(args) == 1:
             given = table_of(args[0])
             self.content = self.method(cx, name.removesuffix("_update"), args, {}).content  # type: ignore[attr-defined]
@@ -214,15 +223,19 @@ class SetValue(Value):
         return ConstantValue(None)
 
     def note(self, cx: Context, name: str, args: list[Value]) -> None:
-        """Keeps a change for the replay."""
-        if name not in REPLAYED or len(args) != (name != "clear") or name == "remove" and key_of(args[0]) not in self.content:
+        """Keeps a change for the replay. The elements that others give are kept where they are taken."""
+        if name not in REPLAYED or self.is_taken:
             raise unsupported("mutation", f"{self.describe()}.{name}()")
         cx.effects.touch(self)
-        if name == "update":  # `take` keeps the elements
-            return
-        for item in args:
-            key_in(cx, item, self.source, self.content)
-        self.log.append((getattr(set, name), args))
+        if name == "clear":
+            self.log.append((set.clear, []))
+        elif name not in ("update", "difference_update"):
+            self.note_element(cx, name, args[0])
+
+    def note_element(self, cx: Context, name: str, element: Value) -> None:
+        key_in(cx, element, self.source, self.content)
+        if name != "remove" or key_of(element) in self.content:
+            self.log.append((getattr(set, name), [element]))
 
     def copy(self) -> SetValue:
         return SetValue.of(dict(self.content), None if self.table is None else self.table.derived("copy"))
@@ -242,8 +255,13 @@ class SetValue(Value):
             self.table.do("update", given)
         elif isinstance(other, SetValue) or isinstance(other, DictLike) and other.cls is dict:
             self.table = None
+        if other is self:
+            return
+        whole = None if self.source is None else taken_whole(cx, other)
+        if whole is not None:
+            self.log.append((set.update, [whole]))
         for element in list(other.content.values()) if isinstance(other, SetValue) else other.each(cx):
-            if self.source is not None:
+            if self.source is not None and whole is None:
                 self.log.append((set.add, [element]))
             self.put(element)
 
@@ -273,6 +291,23 @@ class SetValue(Value):
         for element in self.content.values():
             out.value(element)
         out.emit("BUILD_SET", len(self.content))
+
+
+def taken_whole(cx: Context, value: Value) -> Value | None:
+    """What residual code is to give to `update` of a set, for a set or dict as it is by now: Python makes room for all its elements first, on which the order
+    depends. None for what gives its elements one by one."""
+    if isinstance(value, DictLike) and value.cls is dict:
+        return DictValue.of([(key, ConstantValue(None)) for key in value.elements(cx)])
+    if not isinstance(value, SetValue):
+        return value if isinstance(value, ConstantValue) and isinstance(value.value, frozenset) else None
+    if value.table is not None:
+        return SetValue.of(dict(value.content), value.table.as_now())
+    if value.source is not None and not value.log:
+        value.is_taken = True
+        return value
+    if any(map(is_known_key, value.content)):
+        raise unsupported("mutation", f"update() by {value.describe()}, whose order is not known,")
+    return None
 
 
 def table_of(value: Value) -> Any:
