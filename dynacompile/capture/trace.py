@@ -56,7 +56,7 @@ from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, ShapeFacts, identity
-from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_lookup, is_data
+from dynacompile.ir.namespaces import IMMUTABLE_TYPE, MISSING, Names, class_lookup, is_computed, is_data
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.ir.source import Constant, Made, Source
@@ -215,9 +215,6 @@ class Trace:
             return SymbolicFloat(self.symbols, formula("is", quantity), source)
         return SymbolicInt(self.symbols, self.symbols.number_of(quantity), source)  # type: ignore[arg-type]
 
-    def dict_of(self, names: Sequence[str], values: Sequence[Value]) -> Value:
-        return DictValue.of([(self.of(name), value) for name, value in zip(names, values)])
-
     def class_value(self, cls: type, source: Source | None) -> Value:
         found = self.known.get(id(cls))
         if found is None:
@@ -259,7 +256,7 @@ class Trace:
         if assigned is not None:
             return assigned
         raw = self.lookup(cls, name)
-        if not isinstance(raw, (FunctionType, property, staticmethod, classmethod)) and not is_constant_object(raw):
+        if not isinstance(raw, (FunctionType, staticmethod, classmethod)) and not is_computed(raw) and not is_data(raw):
             return None
         return bind_descriptor(self, raw, owner, self.class_value(cls, None), name, class_source(cls, name))
 

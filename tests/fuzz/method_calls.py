@@ -27,6 +27,9 @@ import collections, copy, functools, itertools, math, operator, pickle, torch
 from collections import Counter, OrderedDict, defaultdict, deque
 
 class MyList(list): pass
+Pair = collections.namedtuple("Pair", "a b", defaults=[2])
+class MyPair(Pair): __slots__ = ()
+class MyError(ValueError): code = 5
 class MyDict(dict): pass
 class MyOrdered(OrderedDict): pass
 class Items:
@@ -39,6 +42,9 @@ KINDS = {
     "list": ("[3, 1, 2, 1]", list, (list,)),
     "list of a user's class": ("MyList([3, 1, 2])", list, (list,)),
     "tuple": ("(3, 1, 2, 1)", tuple, (tuple,)),
+    "named tuple": ("Pair(3, 1)", "Pair", ("Pair", tuple)),
+    "named tuple of a user's class": ("MyPair(3)", "MyPair", ("Pair", tuple)),
+    "exception": ("MyError(3, 'a')", "MyError", ("ValueError",)),
     "dict": ("{'a': 1, 'b': 2, 'c': 3}", dict, (dict,)),
     "dict of a user's class": ("MyDict(a=1, b=2)", dict, (dict,)),
     "ordered": ("OrderedDict(a=1, b=2, c=3)", "OrderedDict", ("OrderedDict", dict)),
@@ -59,6 +65,7 @@ KINDS = {
 }
 LATELY = frozenset("__init_subclass__ __subclasshook__ __class__ __new__ __dir__ __sizeof__ __getattribute__ __hash__ __init__ __class_getitem__".split())
 SHOWN_BY_ADDRESS = frozenset("__repr__ __str__ __format__".split())
+REDUCED = frozenset({"__reduce__", "__reduce_ex__"})  # of an exception, they tell whether anybody has read its `__dict__`, as guards do
 VALUES = (
     *("0", "1", "-1", "2", "9", "1", "0", "None", "True", "1.5", "'a'", "'b'", "','", "''", "[]", "[1, 2]", "[('a', 5)]", "{}", "{'b': 7}", "{1, 2}", "(1,)"),
     *("(3, 1)", "'ab'", "b'a'", "slice(0, 2)", "len", "int", "(i for i in (1, 2))", "iter([4, 5])", "T", "range(2)", "deque([1])", "Counter('ab')", "Items(2)"),
@@ -111,7 +118,7 @@ def method_names(kind: str) -> list[str]:
 
 
 def call_of(rng: random.Random, kind: str) -> str:
-    name = rng.choice([n for n in NAMES[kind] if not (kind == "items" and n in SHOWN_BY_ADDRESS)])
+    name = rng.choice([n for n in NAMES[kind] if not (kind == "items" and n in SHOWN_BY_ADDRESS or kind == "exception" and n in REDUCED)])
     if rng.random() < 0.25 and kind != "items":
         owner = rng.choice(KINDS[kind][2])
         owner = owner if isinstance(owner, str) else owner.__name__
@@ -168,7 +175,7 @@ def shown(value: Any, depth: int = 0) -> str:
                 break
         return f"{name}[{', '.join(left)} {end}]"
     if isinstance(value, (set, frozenset)):
-        return f"{name}{sorted(map(shown, value))}"
+        return f"{name}{[shown(v, depth + 1) for v in value]}"
     if isinstance(value, dict):
         return f"{name}{[(shown(k, depth + 1), shown(v, depth + 1)) for k, v in value.items()]}"
     if hasattr(value, "__iter__") and not isinstance(value, (str, bytes, type)):

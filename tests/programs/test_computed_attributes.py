@@ -1,4 +1,4 @@
-"""hasattr, getattr and setattr of attributes that code computes: it runs as often as in eager, in capture as in guards, and whether it raises AttributeError decides."""
+"""hasattr, getattr and setattr of attributes that code computes: it runs as often as in eager, and not in guards; whether it raises AttributeError decides."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ Record = namedtuple("Record", "a b")
 Frozen = dataclasses.dataclass(frozen=True)(of(a=1, __annotations__={"a": int}))
 Hidden = of()
 HIDDEN = Hidden()
+Wrapped = of(torch.Tensor)
 
 
 class OfSuper(Hidden):
@@ -96,7 +97,7 @@ MADE = {
     "number": functools.partial(Number, 1),
     "module": of(torch.nn.Module),
     "namespace": functools.partial(of(types.SimpleNamespace), u=1),
-    "tensor": lambda make=of(torch.Tensor): torch.ones(2).as_subclass(make),
+    "tensor": lambda: torch.ones(2).as_subclass(Wrapped),
     "frozen": functools.partial(Frozen, 2),
     "class": functools.partial(of(type), "K", (), {}),
     "class of descriptors": of,

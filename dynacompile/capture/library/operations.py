@@ -27,7 +27,7 @@ from dynacompile.capture.values.answers import answered, is_undecided
 from dynacompile.capture.values.base import IteratorValue, Method, Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.classes import ClassDict, ClassValue
-from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, SliceValue, has_one_object
+from dynacompile.capture.values.constant import CONSTANT_TYPES, ConstantValue, has_one_object
 from dynacompile.capture.values.deques import DequeValue
 from dynacompile.capture.values.dict_operators import dict_operator
 from dynacompile.capture.values.enum_members import EnumMember
@@ -527,7 +527,3 @@ OTHER: dict[str, Callable[..., Value]] = {
     "iconcat": lambda cx, a, b: concatenated(cx, "iadd", a, b),
 }
 OPERATORS = frozenset((*BINARY, *INPLACE, *UNARY, *OTHER))
-
-
-def as_slice(parts: Sequence[Value]) -> Value:
-    return SliceValue(parts)

@@ -121,9 +121,6 @@ class DequeIterator(SequenceIterator):
             raise raises(RuntimeError, "deque mutated during iteration")
         return super().next(cx)
 
-    def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return IteratorValue.method(self, cx, name, args, kwargs)  # there is no __setstate__
-
     def rebuild(self, out: Writer) -> None:
         raise unsupported("rebuild", "an iterator over a deque")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.values.base import IteratorValue, Value, stepped
@@ -105,20 +105,11 @@ class DictIterator(IteratorValue):
         order = self.hashes[::-1] if self.backward else self.hashes
         if content is None or list(content) != order or self.owner.deletions != self.deletions:
             raise unsupported("rebuild", f"an iterator of {self.owner.describe()}, or of a dict that was changed,")
-        out.callee(advanced)
+        out.callee(stepped)
+        out.callee(reversed if self.backward else iter)
+        out.callee(getattr(self.owner.cls, self.kind))
         out.value(self.holder)
-        out.const(getattr(self.owner.cls, self.kind))
-        out.const(reversed if self.backward else iter)
+        out.call(1)
+        out.call(1)
         out.const(self.index)
-        out.const(len(self.hashes))
-        out.call(5)
-
-
-def advanced(owner: Any, view: Callable, begin: Callable, count: int, size: int) -> Iterator[Any]:
-    """An iterator of view(owner), made when there were `size` entries, that was asked `count` times."""
-    return outdated() if len(owner) != size else stepped(begin(view(owner)), count)
-
-
-def outdated() -> Iterator[Any]:
-    raise RuntimeError("dictionary changed size during iteration")
-    yield
+        out.call(2)

@@ -199,11 +199,6 @@ def wrap_proxy(cx: Context, real: Any, source: Source) -> Value:
 WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet, WeakIdKeyDictionary)
 
 
-@handles(*WEAK_CONTAINERS)
-def row_weak(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise unsupported("unknown-function", "making a weak container")
-
-
 @wraps(weakref.ref)
 def wrap_reference(cx: Context, real: weakref.ref, source: Source) -> Value:
     if real.__callback__ is not None:  # an entry would keep it alive, and so have the callback called

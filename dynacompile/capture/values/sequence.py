@@ -142,7 +142,7 @@ class TupleValue(SequenceValue):
         if name in self.fields():
             return self.at(cx, self.fields().index(name))
         self.guard_not_own(cx, name)
-        if self.cls is not tuple and name not in ("_replace", "_asdict", "_make", "__new__"):
+        if self.cls is not tuple and name != "__new__":
             found = cx.class_attribute(self, name)
             if found is not None:
                 return found
@@ -159,20 +159,8 @@ class TupleValue(SequenceValue):
             cx.guard("DICT_CONTAINS" if is_of_class else "HASATTR", Attr(self.source, "__dict__") if is_of_class else self.source, Presence(name, False))
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "_replace" and not args:
-            items = [kwargs.get(f, item) for f, item in zip(self.fields(), self.items)]
-            if not set(kwargs) <= set(self.fields()):
-                raise unsupported("would-raise", f"unexpected field names of {self.describe()}")
-            return TupleValue(items, self.cls)
-        if name == "_asdict" and not args and not kwargs:
-            return cx.dict_of(self.fields(), self.elements(cx))
         if name == "numel" and self.cls is torch.Size:
             return functools.reduce(lambda a, b: cx.operator("mul", [a, b]), self.elements(cx) or [ConstantValue(1)])
-        if name == "_make" and len(args) == 1:
-            items = args[0].elements(cx)
-            if len(items) != len(self.fields()):
-                raise unsupported("would-raise", f"{self.cls.__name__} of {len(items)} items")
-            return TupleValue(items, self.cls)
         return super().method(cx, name, args, kwargs)
 
     def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

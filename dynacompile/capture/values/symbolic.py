@@ -15,7 +15,7 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.symbols import Unbacked
-from dynacompile.capture.values.base import IteratorValue, Value, builtin_attribute
+from dynacompile.capture.values.base import Value, builtin_attribute
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.expressions import PARTIAL, Expression, Formula, Term, as_expression, formula, given
@@ -95,9 +95,6 @@ class SymbolicInt(Value):
 
     def contains(self, cx: Context, item: Value) -> Value:
         raise unsupported("would-raise", "argument of type 'int' is not iterable")
-
-    def iterate(self, cx: Context) -> IteratorValue:
-        raise unsupported("would-raise", "'int' object is not iterable")
 
     def argument(self) -> tuple[Any, Any]:
         number = as_static(self.sym)
@@ -191,9 +188,6 @@ class SymbolicFloat(Value):
 
     def contains(self, cx: Context, item: Value) -> Value:
         raise unsupported("would-raise", "argument of type 'float' is not iterable")
-
-    def iterate(self, cx: Context) -> IteratorValue:
-        raise unsupported("would-raise", "'float' object is not iterable")
 
     def argument(self) -> tuple[Any, Any]:
         number = self.symbols.number_of(self.formula)
