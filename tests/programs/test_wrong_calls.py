@@ -177,6 +177,16 @@ def callable_proxies(x):
     return CALLABLE(x), type(CALLABLE).__name__, [CALLABLE] == [CALLED], CALLED in [PROXY, CALLABLE]
 
 
+class OwnDict(dict): ...
+
+
+def counted_mappings(x):
+    own, shown, filled = OwnDict(a=1, b=2), types.MappingProxyType({"a": 3}), Counter("a")
+    filled.update(own)
+    filled.subtract(shown)
+    return x + 1, Counter(own), Counter(shown), Counter(own.items()), Counter(OwnDict()), filled
+
+
 def compared_keys(x):
     key = functools.cmp_to_key(lambda a, b: a - b)
     return x + 1, [key(1) < key(2), key(1) <= key(2), key(1) >= key(2), key(1) == key(1), key(1) != key(1), key(3).obj], sorted([3, 1, 2], key=key)
@@ -288,6 +298,7 @@ FOLLOWED = (
     proxies,
     callable_proxies,
     compared_keys,
+    counted_mappings,
     data_above,
     ends_with_values,
     sent_through,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from dynacompile.capture.breaks import raises
@@ -12,6 +12,7 @@ from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.keys import key_of
 from dynacompile.capture.values.mapping import COUNTER_METHODS, DICT_METHODS, DictLike, DictValue, missing_key, pairs_of
+from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.ir.source import Constant
 
@@ -50,12 +51,24 @@ def counted(name: str) -> Callable:
     """Counter.update or Counter.subtract: operator `name` of the count and what is given."""
 
     def row(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        given = (pair for a in args for pair in (pairs_of(cx, a) if isinstance(a, DictLike) else ((e, ConstantValue(1)) for e in a.each(cx))))
+        given = (pair for a in args for pair in counts_of(cx, self, a))
         for key, count in itertools.chain(given, ((ConstantValue(k), v) for k, v in kwargs.items())):
             self.set_item(cx, key, cx.operator(name, [self.get_item(cx, key), count]))
         return ConstantValue(None)
 
     return row
+
+
+def counts_of(cx: Context, counter: DictValue, given: Value) -> Iterable[tuple[Value, Value]]:
+    """Elements and how often each is given. An empty Counter takes a mapping as dict.update does, any other by its items()."""
+    if isinstance(given, DictLike):
+        return pairs_of(cx, given)
+    if not HANDLERS[isinstance](cx, [given, cx.class_value(Mapping, None)], {}).truth(cx):
+        return ((element, ConstantValue(1)) for element in given.each(cx))
+    if not counter.keys(cx):
+        return pairs_of(cx, given)
+    pairs = (pair.elements(cx) for pair in given.get_attr(cx, "items").call(cx, [], {}).each(cx))
+    return ((key, count) for key, count in pairs)
 
 
 def counter_most_common(cx: Context, self: DictValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
