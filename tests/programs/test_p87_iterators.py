@@ -293,6 +293,25 @@ def copied(x):
     return x, [list(copy.copy(iterator)) for iterator in iterators], list(reversed(d))
 
 
+def copied_sums(x):
+    """A copy shares what is taken from, and has the initial value and the total itself."""
+    made = [itertools.accumulate([1, 2, 3], operator.mul, initial=4), itertools.accumulate([1, 2, 3]), itertools.accumulate([None, 2], lambda a, b: (a, b))]
+    for iterator in made[1:]:
+        next(iterator)
+    return x, made, [copy.copy(iterator) for iterator in made]
+
+
+def taken(result):
+    x, iterators, copies = result
+    return x, [list(iterator) for iterator in iterators], [list(iterator) for iterator in copies]
+
+
+def test_copies_of_sums():
+    run = dynacompile.compile(copied_sums, backend="eager", isolate_recompiles=True)
+    for _ in range(2):
+        assert repr(taken(run(torch.ones(2)))) == repr(taken(copied_sums(torch.ones(2))))
+
+
 @pytest.mark.parametrize(
     "fn", [sinks, takes_what_it_skips, keys_as_groups_are_asked_for, goes_on_after_an_error, refused_when_it_is_made, removed_meanwhile, copied]
 )

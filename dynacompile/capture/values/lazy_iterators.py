@@ -156,7 +156,10 @@ class AccumulateIterator(LazyIterator):
 
 
 def sums(given: int, func: Callable | None, rest: Iterator, *first: Any) -> Iterator:
-    return stepped(itertools.accumulate(itertools.chain(first, rest), func), given)
+    """first: the initial value, or the total so far. It is no part of what the iterator takes from, which a copy shares."""
+    if first and first[0] is None:  # which `initial` takes for none
+        return stepped(itertools.accumulate(itertools.chain(first, rest), func), given)
+    return stepped(itertools.accumulate(rest, func, initial=first[0] if first else None), given)
 
 
 class TakewhileIterator(LazyIterator):
