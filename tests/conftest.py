@@ -91,3 +91,5 @@ def no_mode_is_left() -> Iterator[None]:
     yield
     left = torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     assert left == (0, 0, True, False), f"the test leaves modes of torch behind: {left}"
+    casts = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"), torch.is_autocast_cache_enabled()
+    assert casts == (False, False, True), f"the test leaves autocast behind: {casts}"

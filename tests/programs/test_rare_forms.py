@@ -94,7 +94,7 @@ def linear(t):
 
 
 def crossed_autocast(t):
-    one, other = torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False)
+    one, other = torch.autocast("cpu", enabled=False), torch.autocast("cpu", dtype=torch.bfloat16)
     one.__enter__()
     other.__enter__()
     made = t @ t.t()
