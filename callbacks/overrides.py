@@ -68,14 +68,17 @@ def check_compile_overrides(arguments: Sequence[str]) -> None:
 
 
 def check_added_keys() -> None:
-    """Within a job: raises ConfigError for an override `+key=...` whose key is a misspelt one of the config. Hydra adds it, and nothing reads it."""
-    added = [override for override in overrides_of_this_job() if override.is_add() and not is_group(override.key_or_group)]
+    """Within a job: raises ConfigError for an override `+key=...` whose key is near to one of the config, and that no other override refers to by `${key}`:
+    Hydra adds it, and nothing reads it."""
+    overrides = list(overrides_of_this_job())
+    added = [override for override in overrides if override.is_add() and not is_group(override.key_or_group)]
     if not added:
         return
     known = [str(key) for key in as_composed()]
     for override in added:
         key = override.key_or_group.partition(".")[0]
-        if key not in known and difflib.get_close_matches(key, known, n=1, cutoff=0.7):
+        is_referred_to = any(re.search(rf"\$\{{{re.escape(key)}\b", str(other.input_line)) for other in overrides)
+        if key not in known and not is_referred_to and difflib.get_close_matches(key, known, n=1, cutoff=0.7):
             raise ConfigError(f"{override.input_line} adds a new key {key!r}, which nothing reads: {nearest(key, known)}")
 
 
@@ -94,20 +97,24 @@ def wrong_setting(error: Exception) -> ConfigError | None:
 
 def words_for_numbers() -> str:
     """Within a job: which overrides gave text where the config has a number, or nothing. Some settings take both: this is for errors to mention."""
+    given = [override for override in overrides_of_this_job() if not is_group(override.key_or_group)]
+    words = [override for override in given if isinstance(value := override.value(), str) and "${" not in value]
     found = []
-    for override in overrides_of_this_job():
-        if not is_group(override.key_or_group) and isinstance(value := override.value(), str):
-            try:
-                number = OmegaConf.select(as_composed(), override.key_or_group)
-            except OmegaConfBaseException:
-                continue
+    try:
+        config = as_composed() if words else OmegaConf.create()
+        for override in words:
+            number = OmegaConf.select(config, override.key_or_group)
             if isinstance(number, Number):
-                found.append(f"{override.key_or_group} is a number in the config ({number}), and {value!r} here")
+                found.append(f"{override.key_or_group} is a number in the config ({number}), and {override.value()!r} here")
+    except (HydraException, OmegaConfBaseException):  # the error that this would be mentioned by is told all the same
+        pass
     return "; ".join(found)
 
 
 def overrides_of_this_job() -> Iterator[Override]:
-    yield from OverridesParser.create().parse_overrides(list(HydraConfig.get().overrides.task))
+    """As they were given: `${key}` is not replaced."""
+    given = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+    yield from OverridesParser.create().parse_overrides([str(text) for text in given or ()])
 
 
 def is_group(key: str) -> bool:

@@ -86,7 +86,7 @@ def test_an_error_of_the_program_mentions_a_word_where_the_config_has_a_number(t
 
 @pytest.mark.slow
 def test_a_key_of_ones_own_can_be_added(tmp_path):
-    done = train(tmp_path, "+width=16", "model.net.width=${width}", "trainer.devices=auto", "compile=none")
+    done = train(tmp_path, "+models=16", "model.net.width=${models}", "trainer.devices=auto", "compile=none")
     assert done.returncode == 0, done.stderr
 
 
