@@ -9,3 +9,7 @@ from tests.fuzz.answers import difference
 def test_slice(first):
     for seed in range(first, first + 25):
         assert (told := difference(seed)) is None, f"seed {seed}: {told}"
+
+
+def test_messages_name_the_class_as_c_does():
+    assert difference(41010) is None
