@@ -70,7 +70,7 @@ def huber_loss_backward(grad, x, target, reduction, delta):
 def checks_targets() -> bool:
     """Whether this version of torch refuses targets of binary_cross_entropy beyond [0, 1]."""
     try:
-        aten.binary_cross_entropy.default(torch.zeros(1), torch.full((1,), 2.0))
+        aten.binary_cross_entropy.default(torch.zeros(1, device="cpu"), torch.full((1,), 2.0, device="cpu"))  # on a GPU the process could do no more with it
     except RuntimeError:
         return True
     return False

@@ -72,7 +72,11 @@ bool probe_tensor_layout() {
     PyRef nn = module_named("torch.nn");
     PyRef parameter = nn ? PyRef::take(PyObject_GetAttrString(nn.get(), "Parameter")) : PyRef();
     if (!base || !parameter) return false;
-    PyRef plain = PyRef::take(PyObject_CallMethod(torch.get(), "empty", "i", 1));
+    PyRef empty = PyRef::take(PyObject_GetAttrString(torch.get(), "empty"));
+    PyRef size = PyRef::take(Py_BuildValue("(i)", 1));
+    PyRef on_the_cpu = PyRef::take(Py_BuildValue("{s:s}", "device", "cpu"));  // whatever the program's default device is
+    if (!empty || !size || !on_the_cpu) return false;
+    PyRef plain = PyRef::take(PyObject_Call(empty.get(), size.get(), on_the_cpu.get()));
     if (!plain) return false;
     PyRef wrapped = PyRef::take(PyObject_CallOneArg(parameter.get(), plain.get()));
     if (!wrapped) return false;

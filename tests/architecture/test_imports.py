@@ -45,6 +45,35 @@ def test_a_compile_loads_no_rival(name):
     assert loaded_after("import torch, dynacompile" + PROGRAMS[name], "torch._dynamo", "torch._inductor") == "[]"
 
 
+def test_tensors_of_ours_are_made_where_we_say_and_not_on_the_default_device():
+    """What torch refuses of a tensor, and where it keeps its fields, is asked when dynacompile is loaded. On a GPU such a question would end the process's use of it."""
+    program = """
+import collections, torch, torch.utils._device
+made = collections.Counter()
+Context = torch.utils._device.DeviceContext
+before = Context.__torch_function__
+def spy(self, function, types, args=(), kwargs=None):
+    frame = sys._getframe(1)
+    while frame and "/dynacompile/" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    if frame and function in torch.utils._device._device_constructors() and not (kwargs or {}).get("device"):
+        made[frame.f_code.co_filename.rpartition("/")[2], frame.f_lineno, function.__name__] += 1
+    return before(self, function, types, args, kwargs or {})
+Context.__torch_function__ = spy
+torch.set_default_device("meta")
+import importlib, pkgutil, dynacompile
+dynacompile.native.core()
+for module in pkgutil.walk_packages(dynacompile.__path__, "dynacompile."):
+    if not module.name.startswith(("dynacompile.callbacks", "dynacompile.recipes", "dynacompile.conf")) and "__main__" not in module.name:
+        importlib.import_module(module.name)
+x = torch.randn(4, 5, device="cpu", requires_grad=True)
+step = dynacompile.compile(lambda x: torch.nn.functional.binary_cross_entropy(torch.dropout(x, 0.3, True).sigmoid(), x.detach().sigmoid()))
+step(x).backward()
+assert x.grad.device.type == "cpu" and not made, made
+"""
+    loaded_after("import sys" + program)
+
+
 def test_what_is_not_loaded_is_relied_on_by_no_entry():
     """F.pad names `torch._dynamo`, for which a stand-in answers while we compile; it may be loaded later, too."""
     program = """
