@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dynacompile.ir.guard_facts import plain_twin
-from dynacompile.ir.layouts import LAYOUTS, PRESERVED, as_preserved, as_wide, is_widened_early, laid_out
+from dynacompile.ir.layouts import LAYOUTS, PRESERVED, as_preserved, as_wide, is_iterated, is_widened_early, iterated_strides, laid_out
 from dynacompile.ir.looks import new_fake
 from dynacompile.ir.pointwise_fakes import pointwise_fake
 from dynacompile.ir.shape_envs import SYMBOLIC
@@ -74,11 +74,14 @@ class FakeMode(FakeTensorMode):
         if (written := self.writes[func]) is not None:
             self.touched.update(t.untyped_storage()._cdata for t in written.tensors(args, kwargs or {}))
         layout = LAYOUTS.get(func)
-        if layout is None and func not in PRESERVED and not is_widened_early(func, made, args):
-            return made
 
         def again(op: Any, *operands: Any, **options: Any) -> Any:
             return run(op, (), operands, options)
+
+        if is_iterated(func) and isinstance(made, torch.Tensor) and (strides := iterated_strides(func, made, args, kwargs or NOTHING)) is not None:
+            return made if tuple(strides) == made.stride() else again(torch.ops.aten.new_empty_strided.default, made, made.size(), strides)
+        if layout is None and func not in PRESERVED and not is_widened_early(func, made, args):
+            return made
 
         if func in PRESERVED:
             return as_preserved(again, made, args, kwargs or NOTHING)

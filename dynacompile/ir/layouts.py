@@ -178,6 +178,95 @@ def as_preserved(run: Run, made: Any, args: tuple[Any, ...], kwargs: Mapping[str
     return type(made)(map(preserved, made)) if isinstance(made, (tuple, list)) else preserved(made)
 
 
+FILLED = (aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+MASKED = frozenset({aten.where.self, *FILLED})
+COPIES = frozenset((aten.clone.default, aten._to_copy.default, aten._conj_physical.default, *FILLED, aten.mvlgamma.default))
+"""Pointwise operations of which eager makes others: a copy that is written, or that keeps more of the strides."""
+WRAPPED = frozenset(("self", "other", "x", "n"))  # polygamma's n is no operand
+"""Names of operands whose numbers become tensors without dimensions, which are no longer of the result's size."""
+
+
+@functools.cache
+def is_iterated(func: Any) -> bool:
+    """Whether one pass of eager's iterator over the operands makes the results."""
+    if func.namespace != "aten" or torch.Tag.pointwise not in func.tags or func._schema.is_mutable or func in PRESERVED or func in COPIES:
+        return False
+    return LAYOUTS.get(func, as_iterated) is as_iterated
+
+
+def is_new(tensor: torch.Tensor) -> bool:
+    """Whether the strides are those of a new tensor, also along dimensions of one element."""
+    step = 1
+    for size, stride in zip(reversed(tensor.size()), reversed(tensor.stride())):
+        if stride != step:
+            return False
+        step *= max(size, 1)
+    return True
+
+
+def has_no_gaps(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their memory, each once, in any order."""
+    step = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.size()) if size != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def iterated_strides(func: Any, made: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[int] | None:
+    """The strides that eager's iterator (ATen's `TensorIteratorBase`: `fast_set_up`, `reorder_dimensions`) gives a result with dimensions of one element; None
+    where that can't be said, and where they are a new tensor's. Torch's rules look at the stride of such a dimension otherwise, and a concatenation or
+    convolution chooses its memory format by it."""
+    shape, named = made.size(), {a.name: value for a, value in zip(func._schema.arguments, args)} | dict(kwargs)
+    given = [value for value in named.values() if isinstance(value, torch.Tensor)]
+    if 1 not in shape or any(x.layout is not torch.strided or x._has_symbolic_sizes_strides for x in (made, *given)) or all(map(is_new, given)):  # type: ignore[attr-defined]
+        return None
+    if all(x.size() == shape for x in given) and not any(
+        isinstance(value, (int, float, complex)) and name in WRAPPED for name, value in named.items() if func is not aten.polygamma.default
+    ):
+        for form in (torch.contiguous_format, *((torch.channels_last,) if len(shape) == 4 else ())):
+            if all(x.is_contiguous(memory_format=form) for x in given):
+                return torch.empty(shape, device="meta", memory_format=form).stride()
+        if all(x.stride() == given[0].stride() for x in given) and has_no_gaps(given[0]):
+            return given[0].stride()
+    return by_strides(shape, given)
+
+
+def by_strides(shape: Sequence[int], given: Sequence[torch.Tensor]) -> Sequence[int]:
+    """Strides of a new tensor in the order of the operands' dimensions in memory: the first operand decides that has two of them apart."""
+    rank, order = len(shape), list(reversed(range(len(shape))))
+    strides = []
+    for x in given:
+        missing = rank - x.dim()
+        strides.append([0 if d < missing or (x.size(d - missing) == 1 and shape[d] != 1) else x.stride(d - missing) for d in range(rank)])
+
+    def apart(a: int, b: int) -> int:
+        """1 where a lies outside of b, -1 where inside, and 0 where no operand says so."""
+        for own in strides:
+            if own[a] and own[b]:
+                if own[a] != own[b]:
+                    return 1 if own[a] > own[b] else -1
+                if shape[a] > shape[b]:
+                    return 1
+        return 0
+
+    for i in range(1, rank):
+        place = i
+        for j in range(i - 1, -1, -1):
+            found = apart(order[j], order[place])
+            if found > 0:
+                order[j], order[place] = order[place], order[j]
+                place = j
+            elif found < 0:
+                break
+    result, step = [0] * rank, 1
+    for d in order:
+        result[d] = step
+        step *= max(shape[d], 1)
+    return result
+
+
 def is_widened_early(func: Any, made: Any, args: tuple[Any, ...]) -> bool:
     """Whether torch's rule converts an expanded operand before it looks at strides, which makes it dense: of half precision to float32, and of other types to
     the one in which the operation computes. Eager's kernels look at operands as they are, but on CPUs at those of other types than the common one."""
@@ -196,9 +285,6 @@ def is_widened_early(func: Any, made: Any, args: tuple[Any, ...]) -> bool:
 def is_mask(func: Any, operand: torch.Tensor) -> bool:
     """Whether an operand says where others are taken, which no rule converts."""
     return func in MASKED and operand.dtype == torch.bool
-
-
-MASKED = frozenset({aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor})
 
 
 def common_type(operands: Sequence[torch.Tensor]) -> torch.dtype:

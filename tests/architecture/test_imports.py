@@ -46,7 +46,7 @@ def test_a_compile_loads_no_rival(name):
 
 
 def test_tensors_of_ours_are_made_where_we_say_and_not_on_the_default_device():
-    """What torch refuses of a tensor, and where it keeps its fields, is asked when dynacompile is loaded. On a GPU such a question would end the process's use of it."""
+    """What torch refuses of a tensor, and where it keeps its fields, is asked when dynacompile is loaded: on a GPU that would end the process's use of it."""
     program = """
 import collections, torch, torch.utils._device
 made = collections.Counter()

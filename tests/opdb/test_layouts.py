@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -133,6 +134,85 @@ def all_strides_of_call(op, leaves: list[object], spec: object, operands: list[t
     return [t.stride() for t in tree_flatten(op.op(*args, **kwargs))[0] if isinstance(t, torch.Tensor) and t.numel() > 1]
 
 
+ODD = (
+    ((1, 1, 8, 1), (8, 1, 1, 1)),
+    ((2, 1, 4, 1), (4, 1, 1, 1)),
+    ((1, 4), (1, 1)),
+    ((3, 1, 1, 2), (2, 1, 1, 1)),
+    ((1, 3, 1, 1), (1, 1, 1, 1)),
+    ((4, 1), (1, 7)),
+)
+"""Sizes, and strides of which those of dimensions of one element are none that a new tensor has."""
+
+
+def odd_operands(op: Any, size: tuple[int, ...], stride: tuple[int, ...]) -> list[Any]:
+    """For the operands of an operation, up to its options; a NotImplementedError where it takes others."""
+    found: list[Any] = []
+    for i, argument in enumerate(op._schema.arguments):
+        kind = str(argument.type)
+        if argument.kwarg_only or (i and argument.has_default_value() and "Tensor" not in kind):
+            break
+        if "List" in kind or "str" in kind:
+            raise NotImplementedError
+        found.append((torch.rand(64) / 2 + 0.25).as_strided(size, stride) if "Tensor" in kind else 1 if kind in ("int", "bool") else 0.5)
+    return found
+
+
+def test_pointwise_operations_over_dimensions_of_one_element_with_any_strides():
+    """`ldexp` computes powers of two first, and copies keep more."""
+    compared = 0
+    for packet in (getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)):
+        for op in (getattr(packet, name) for name in packet.overloads()) if isinstance(packet, torch._ops.OpOverloadPacket) else ():
+            if op._schema.is_mutable or torch.Tag.pointwise not in op.tags or packet in (torch.ops.aten.ldexp, torch.ops.aten._conj_physical):
+                continue
+            for size, stride in ODD:
+                operands = what_it_gives(odd_operands, op, size, stride)
+                made = what_it_gives(op, *operands) if operands is not None else None
+                if not isinstance(made, torch.Tensor):
+                    continue
+                mode = fake_mode()
+                fakes = [fake_of(mode, x) if isinstance(x, torch.Tensor) else x for x in operands]
+                with mode:
+                    assert op(*fakes).stride() == made.stride(), (str(op), size, stride)
+                compared += 1
+    assert compared > 900
+
+
+SEVERAL = (
+    lambda a, b: a + b, lambda a, b: a * 2, lambda a, b: torch.where(a > 0.5, a, b), lambda a, b: a.sin(), lambda a, b: torch.clamp(a, 0.1, 0.9),
+    lambda a, b: torch.addcmul(a, b, a), lambda a, b: a.relu() - b, lambda a, b: a.exp().pow(2),
+)  # fmt: skip
+
+
+def test_operands_of_random_strides_and_dimensions_of_one_element():
+    """Permuted, expanded, broadcast, and with any stride where a dimension has one element."""
+    compared = 0
+    for seed in range(1500):
+        pick = random.Random(seed)
+        whole = [pick.choice([1, 1, 2, 3]) for _ in range(pick.choice([2, 3, 4, 4, 4, 5]))]
+
+        def operand(pick: random.Random = pick, whole: list[int] = whole) -> torch.Tensor:
+            size = [1 if pick.random() < 0.15 else extent for extent in whole][pick.random() < 0.2 :]
+            stride, step = [0] * len(size), 1
+            for d in pick.sample(range(len(size)), len(size)):
+                stride[d] = step if size[d] != 1 or pick.random() < 0.5 else pick.choice([1, step, 7, whole[0]])
+                step *= size[d]
+            if pick.random() < 0.15:
+                stride[pick.randrange(len(size))] = 0
+            return torch.rand(4000).as_strided(size, stride)
+
+        call, given = pick.choice(SEVERAL), [operand(), operand()]
+        made = what_it_gives(call, *given)
+        if made is None:
+            continue
+        mode = fake_mode()
+        fakes = [fake_of(mode, x) for x in given]
+        with mode:
+            assert call(*fakes).stride() == made.stride(), (seed, SEVERAL.index(call), [(tuple(x.shape), x.stride()) for x in given])
+        compared += 1
+    assert compared > 1000
+
+
 TRANSPOSED = torch.rand(2, 3, 4, 5).permute(3, 2, 1, 0)
 CALLS = {
     "a number to the power of a tensor": lambda x: 2.0**x,
@@ -163,6 +243,10 @@ PROGRAMS = {
     "xlogy": (lambda x, y: torch.xlogy(x, y).view(-1), X, Y),
     "binary-cross-entropy": (lambda x, y: torch.nn.functional.binary_cross_entropy(x, y, reduction="none").view(-1), X, Y),
     "batch-norm-of-a-permuted-batch": (lambda x: torch.nn.functional.batch_norm(x.transpose(1, 2), None, None, training=True).view(-1), torch.rand(2, 7, 5)),
+    "what-two-memory-formats-hold-joined-to-what-is-new": (
+        lambda x: (torch.cat([x, x.sin(), x * 2], 1).clone().flatten(), torch.cat([x, x.sin()], 1)[..., ::2].fill_(0.25))[0],
+        torch.rand(8).as_strided((1, 1, 8, 1), (8, 1, 1, 1)),
+    ),
     "log-sigmoid": (lambda y: torch.nn.functional.logsigmoid(y).view(-1), Y),
     "rolled-in-memory-format": (lambda x: x.roll((1, -1), (1, 3)).permute(0, 2, 3, 1).view(-1), channels_last(torch.rand(2, 3, 4, 5))),
     "padded-in-memory-format": (
