@@ -220,7 +220,9 @@ def iterated_strides(func: Any, made: torch.Tensor, args: Sequence[Any], kwargs:
     convolution chooses its memory format by it."""
     shape, named = made.size(), {a.name: value for a, value in zip(func._schema.arguments, args)} | dict(kwargs)
     given = [value for value in named.values() if isinstance(value, torch.Tensor)]
-    if 1 not in shape or any(x.layout is not torch.strided or x._has_symbolic_sizes_strides for x in (made, *given)) or all(map(is_new, given)):  # type: ignore[attr-defined]
+    if any(x._has_symbolic_sizes_strides or x.layout is not torch.strided for x in (made, *given)):  # type: ignore[attr-defined]
+        return None
+    if 1 not in shape or all(map(is_new, given)):
         return None
     if all(x.size() == shape for x in given) and not any(
         isinstance(value, (int, float, complex)) and name in WRAPPED for name, value in named.items() if func is not aten.polygamma.default
