@@ -40,7 +40,7 @@ from dynacompile.ir.schedule import SCRATCH, Candidate, CudaKernel, Forms, Kerne
 K = TypeVar("K")
 MOST_SHARED = 227 << 10  # bytes of shared memory of a program on Hopper
 REFUSED = b"refused"  # the store's word for what Triton compiles, but no GPU can run
-FORMAT = "6"  # of a stored kernel, and of what the worker asks of Triton
+FORMAT = "7"  # of a stored kernel, and of what the worker asks of Triton
 DEFAULT_ARCH = 90
 POINTERS = {
     torch.bool: "*i1", torch.uint8: "*u8", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",

@@ -31,7 +31,7 @@ def beside(name: str) -> ModuleType:
     return module
 
 
-wire, uniform_registers, packed_halves = beside("wire"), beside("uniform_registers"), beside("packed_halves")
+wire, uniform_registers, ptxas_faults = beside("wire"), beside("uniform_registers"), beside("ptxas_faults")
 
 # What Triton and its passes raise, and what running our text may.
 FAILURES = (
@@ -126,7 +126,7 @@ def compile_text(job: dict) -> tuple[dict, str, bytes]:
     for name, lower in stages.items():
         level = lower(level, metadata)
         if name == "ptx":
-            ptx = level = packed_halves.apart(level)
+            ptx = level = ptxas_faults.rewritten(level)
     linecache.cache.pop(filename, None)
     return metadata, ptx, level
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import dynacompile
 from dynacompile.build.device import LoadedKernel, measure_on_device
 from dynacompile.build.store import Store
 from dynacompile.build.triton import build_forms, build_triton, first_forms
@@ -129,3 +130,35 @@ print(fn(w, torch.tensor([3, 4], device="cuda")).sum().item())
 """
     run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert "torch.Size([2, 8])" in run.stdout and "device-side assert" in run.stderr, run.stderr[-2000:]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_no_comparison_holds_of_what_is_no_number(dtype):
+    """ptxas takes what holds of all numbers for true."""
+    made = [torch.Tensor.abs, torch.square, torch.exp, torch.sin, torch.tanh, torch.sigmoid, lambda x: x.abs() + x * x, lambda x: x.relu(), lambda x: -x.abs()]
+    bounds = [lambda v: v >= -1, lambda v: v > -1, lambda v: v < 2, lambda v: v <= 2, lambda v: ~(v < -1), lambda v: v >= torch.zeros_like(v), lambda v: v != 3]
+
+    def program(x):
+        values = [make(x) for make in made]
+        return [torch.where(holds(v), v, 7) for v in values for holds in bounds] + [holds(v) for v in values for holds in bounds]
+
+    x = torch.randn(4096, device="cuda").to(dtype)
+    x[::5] = float("nan")
+    for precise in (False, True):
+        for got, expected in zip(dynacompile.compile(program, options={"precise": precise})(x), program(x), strict=True):
+            torch.testing.assert_close(got, expected, equal_nan=True)
+
+
+def test_dynacompile_is_loaded_beside_a_gpu_as_the_default_device():
+    """What it asks torch on being loaded leaves the process its GPU."""
+    text = """
+import torch
+torch.set_default_device("cuda")
+import dynacompile
+step = dynacompile.compile(lambda x: torch.nn.functional.binary_cross_entropy(torch.dropout(x, 0.3, True).sigmoid(), torch.rand(4, 8)))
+x = torch.randn(4, 8, requires_grad=True)
+step(x).backward()
+print(x.grad.device, torch.cuda.synchronize())
+"""
+    run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert run.stdout.strip() == "cuda:0 None", run.stderr[-2000:]

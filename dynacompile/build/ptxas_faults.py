@@ -1,4 +1,6 @@
-"""Faults of ptxas in instructions that take two 16-bit numbers at once, which LLVM joins of instructions of two elements of a tile.
+"""Faults of ptxas, and PTX without what they come from.
+
+In instructions that take two 16-bit numbers at once, which LLVM joins of instructions of two elements of a tile:
 
 - Of a sum of two pairs of integers, of which one half is read by nobody, the other half lacks its summand: of `add.s16x2 d, {x, y}, {26, 26}`, of which only
   y + 26 is read, became y + 0, so that a kernel read memory far before its tensor. An index such as `(r + 26) % 28` of a tile of few elements is such a sum.
@@ -10,6 +12,10 @@
 
 Seen with ptxas 12.8, the one of Triton 3.6, on Hopper, and the first two measured for each instruction there. Each half is an instruction of its own here,
 which makes hardly longer code, and whether it is a number is asked of its bits.
+
+In comparisons of float32 with constants: ptxas knows the ranges of absolute values, squares, sums of these, exponentials, sines and hyperbolic tangents, and
+takes `|x| >= 0`, `|x| > -1` and `sin x < 2` for true, of NaN as well (12.8 and 12.9). It does not fold the opposite that is true of NaN, `setp.ltu`, and turns
+its negation into the same instruction as it makes of a comparison that it has not folded.
 
 Run in workers of the pool, which import nothing of this package, so this file imports the standard library alone.
 """
@@ -26,9 +32,20 @@ NUMBERS = re.compile(r"\bsetp\.(?P<asked>num|nan)(?:\.ftz)?\.(?P<type>f16|bf16)\
 INFINITY = {"f16": 0x7C00, "bf16": 0x7F80}  # the largest bits of a number without its sign
 
 
-def apart(ptx: str) -> str:
-    """The text with one instruction for each half."""
-    return NUMBERS.sub(by_bits, PACKED.sub(halves, ptx))
+ORDERED = re.compile(
+    r"\bsetp\.(?P<asked>lt|le|gt|ge)(?P<ftz>(?:\.ftz)?)\.f32\s+(?P<into>%\w+),\s*(?P<given>%\w+,\s*0f[0-9A-Fa-f]{8}|0f[0-9A-Fa-f]{8},\s*%\w+);"
+)
+OPPOSITE = {"lt": "geu", "le": "gtu", "gt": "leu", "ge": "ltu"}
+
+
+def rewritten(ptx: str) -> str:
+    """The text with one instruction for each half, and comparisons with constants as negations of their opposites."""
+    return ORDERED.sub(negated, NUMBERS.sub(by_bits, PACKED.sub(halves, ptx)))
+
+
+def negated(found: re.Match[str]) -> str:
+    into = found["into"]
+    return f"setp.{OPPOSITE[found['asked']]}{found['ftz']}.f32 {into}, {found['given']}; not.pred {into}, {into};"
 
 
 def by_bits(found: re.Match[str]) -> str:
