@@ -14,6 +14,7 @@ from dynacompile.capture.tensors.function_modes import FunctionModes
 from dynacompile.capture.tensors.modules import ModuleValue, Table
 from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
 from dynacompile.capture.values.constant import ConstantValue
@@ -144,6 +145,11 @@ class Effects:
         last = self.assumed[-1].count if self.assumed else 0
         changed = {value: content_of(value) for value in self.pending() if self.touched[value] > last}
         self.assumed.append(Assumed(condition, function, args, position, after, changed, self.count))
+
+    def shows_own(self) -> bool:
+        """Whether a list, dict or object that the frame made is stored in what exists outside of it: code that is given nothing of the frame reaches it there."""
+        stored = [value for value in self.values() if not isinstance(value, TensorValue)]
+        return any(isinstance(value, OWN) and not self.is_outside(value) for value in reached(stored))
 
     def asked(self) -> list[Value]:
         """Values that what is assumed is asked with."""

@@ -38,8 +38,8 @@ WORTH = 4  # operations of a call; where there are fewer, following it is cheape
 KEPT = 4  # calls of one class that later ones are compared with
 
 
-# torch's modes, the contexts that are entered, and the numbers of changes to what exists outside of the frame, of changes to whether tensors require
-# gradients, and of conditions on inputs that guards ask
+# torch's modes, the contexts that are entered, and the numbers of changes to what modules can reach, of changes to whether tensors require gradients, and of
+# conditions on inputs that guards ask
 State = tuple[GlobalState, tuple[int, ...], int, int, int]
 
 
@@ -303,7 +303,9 @@ class Repetition:
 
 
 def state_now(cx: FrameContext) -> State:
-    return global_state(cx.overrides.modes.devices()), tuple(map(id, cx.modes.autocasts)), cx.effects.outside, cx.recorder.turned, cx.state(Conditions).asked
+    changes = cx.effects.count if cx.effects.shows_own() else 0
+    conditions = cx.state(Conditions).asked
+    return global_state(cx.overrides.modes.devices()), tuple(map(id, cx.modes.autocasts)), cx.effects.outside + changes, cx.recorder.turned, conditions
 
 
 def was_read(module: ModuleValue) -> bool:

@@ -95,7 +95,7 @@ number(float, "__float__")
 
 @handles(bool)
 def row_bool(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if args and type(args[0]) is TensorValue and args[0].source is None and args[0].fake.numel() == 1:
+    if args and type(args[0]) is TensorValue and args[0].fake.numel() == 1:
         return bool_of(cx, args[0])
     if args and isinstance(args[0], ReadNumber):
         return bool_of(cx, args[0])

@@ -169,13 +169,13 @@ def extremum(real: Any, name: str) -> None:
             values.append(value)
             if isinstance(value, ObjectValue):  # which code of the program may compare, before another one is taken
                 break
-        symbolic = None if kwargs else symbolic_extreme(cx, real, values)
-        if symbolic is not None:
-            return symbolic
-        if not kwargs and (number := extreme_number(cx, name, values)) is not None:
-            return number
-        if not kwargs and any(isinstance(v, ReadNumber) for v in values) and (number := computed(cx, real, values)) is not None:
-            return number
+        found = symbolic_extreme(cx, real, values)
+        if found is None:
+            found = extreme_number(cx, name, values)
+        if found is None and any(isinstance(v, ReadNumber) for v in values):
+            found = computed(cx, real, values)
+        if found is not None:
+            return found
         best: tuple[Value, Value] | None = None
         for value in itertools.chain(values, rest):
             candidate = (value if is_none(key) else key.call(cx, [value], {}), value)

@@ -437,6 +437,13 @@ def is_same(cx: Context, left: Value, right: Value) -> bool:
         raise unsupported("unknown-operation", f"{left.describe()} is {right.describe()}") from None
 
 
+def op_is(cx: Context, name: str, left: Value, right: Value) -> Value:
+    """left is right (name: "eq") or left is not right ("ne"). There is one True and one False."""
+    if left.pytype() is right.pytype() is bool and left is not right and any(isinstance(v, ReadNumber) for v in (left, right)):
+        return cx.operator(name, [left, right])
+    return ConstantValue(is_same(cx, left, right) is (name == "eq"))
+
+
 def are_two(cx: Context, left: Value, right: Value) -> bool:
     """Notes that two objects, of which a guard tells less than which they are, have to be two in later calls. Gives False."""
     if isinstance(left, IN_GROUPS):
@@ -516,8 +523,8 @@ def concatenated(cx: Context, name: str, left: Value, right: Value) -> Value:
 OTHER: dict[str, Callable[..., Value]] = {
     "not_": op_not,
     "truth": lambda cx, value: ConstantValue(value.truth(cx)),
-    "is_": lambda cx, a, b: ConstantValue(is_same(cx, a, b)),
-    "is_not": lambda cx, a, b: ConstantValue(not is_same(cx, a, b)),
+    "is_": lambda cx, a, b: op_is(cx, "eq", a, b),
+    "is_not": lambda cx, a, b: op_is(cx, "ne", a, b),
     "contains": op_contains,
     "getitem": subscript,
     "setitem": op_setitem,

@@ -11,6 +11,8 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from dynacompile.capture.breaks import NotConstant, Raised, unsupported
 from dynacompile.capture.tensors.subclasses import SubclassTensor
 from dynacompile.capture.tensors.tensor import TensorValue
@@ -63,6 +65,10 @@ def row_type(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1 or kwargs:
         raise unsupported("unknown-function", "type() that makes a class")
     return args[0].class_value(cx) if isinstance(args[0], ObjectValue) else ClassValue(args[0].pytype(), None)
+
+
+FLAGS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
+"""By class, the attribute by which a tensor of another class says that it is one."""
 
 
 def is_instance(cx: Context, value: Value, wanted: Any) -> bool:
@@ -127,8 +133,10 @@ def truth_of(cx: Context, function: Any, value: Value, wanted: Any) -> bool:
     if isinstance(value, ConstantValue):
         return bool(cx.guarded_call(function, [value.value, wanted], {}))
     told_class(cx, value)
-    if isinstance(value, TensorValue) and isinstance(value.fake, wanted):
-        return True
+    if isinstance(value, TensorValue):
+        flag = FLAGS.get(wanted)
+        if flag is not None and value.finds_attr(cx, flag) and value.get_attr(cx, flag).truth(cx) or isinstance(value.fake, wanted):
+            return True
     try:
         return bool(cx.guarded_call(issubclass, [value.pytype(), wanted], {}))
     except Raised as reason:  # whose message names another function

@@ -13,6 +13,7 @@ from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
 from dynacompile.capture.values.contexts import ContextValue
+from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.markers import disable
@@ -40,7 +41,7 @@ class StateContext(ContextValue):
 
     def enter(self, cx: Context) -> Value:
         self.active.append(cx.state(TorchModes).enter_autocast(self.change, self.restore, self.arguments))
-        return ConstantValue(None)
+        return DictValue({})
 
     def exit(self, cx: Context) -> None:
         cx.state(TorchModes).exit_autocast(self.latest(self.active))

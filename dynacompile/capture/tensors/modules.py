@@ -84,8 +84,9 @@ class ModuleValue(ObjectValue, HookedModule):
             return self.class_value(cx)
         if name == "__dict__":
             return self.namespace
-        raw, own = cx.lookup(self.cls, name), self.real.__dict__
-        if raw is not MISSING and (is_data_descriptor(raw) or name not in self.stored and name not in own):
+        raw = cx.lookup(self.cls, name)
+        is_own = self.stored[name] is not DELETED if name in self.stored else name in self.real.__dict__
+        if raw is not MISSING and (is_data_descriptor(raw) or not is_own):
             if is_data_descriptor(raw):
                 return self.read_descriptor(cx, raw, name)
             self.rely_on_absence(cx, name, "__dict__")
@@ -93,12 +94,11 @@ class ModuleValue(ObjectValue, HookedModule):
             if assigned is not None:
                 return assigned
             return bind_descriptor(cx, raw, self, self.class_value(cx), name, class_source(self.cls, name))
-        if name in self.stored:
-            value = self.stored[name]
-            return None if value is DELETED else value  # type: ignore[return-value]
+        if is_own and name in self.stored:
+            return self.stored[name]  # type: ignore[return-value]
         if name in TABLES:
             return self.table(cx, name)
-        if name in own:
+        if is_own:
             return super().lookup(cx, name)
         found = None if self.own_fallback(cx) is not None else self.of_tables(cx, name, raw)  # Python finds what tables hold by `__getattr__`
         return super().lookup(cx, name) if found is None else found
@@ -142,8 +142,13 @@ class ModuleValue(ObjectValue, HookedModule):
         return super().wrap_own(cx, name)
 
     def guard_absent(self, cx: Context, name: str) -> None:
-        super().guard_absent(cx, name)
+        if name not in self.stored and not self.registered_before(name):
+            super().guard_absent(cx, name)
         self.rely_on_absence(cx, name, *TABLES)
+
+    def registered_before(self, name: str) -> bool:
+        """Whether it was a parameter, buffer or submodule before the frame."""
+        return any(name in self.real.__dict__[table] for table in TABLES)
 
     def put_own(self, cx: Context, name: str, value: Value) -> None:
         """Past nn.Module.__setattr__, which would register a module or a parameter."""
@@ -173,7 +178,7 @@ class ModuleValue(ObjectValue, HookedModule):
         raise unsupported("setattr", f"{self.describe()}.__dict__ = ...")
 
     def stores_plainly(self, name: str) -> bool:
-        return name not in self.past_hooks and super().stores_plainly(name)
+        return name not in self.past_hooks and not self.registered_before(name) and super().stores_plainly(name)
 
     def table(self, cx: Context, name: str) -> Table:
         """_parameters, _buffers or _modules as a dict."""
@@ -186,11 +191,9 @@ class ModuleValue(ObjectValue, HookedModule):
         return self.tables[name]
 
     def has_attr(self, cx: Context, name: str) -> bool:
-        if name in self.stored and cx.lookup(self.cls, name) is MISSING:
-            return self.stored[name] is not DELETED
-        if name in TABLES or name in self.stored:
+        if name in TABLES or self.stored.get(name, DELETED) is not DELETED:
             return True
-        if name in self.real.__dict__ or cx.lookup(self.cls, name) is not MISSING:
+        if name in self.real.__dict__ and name not in self.stored or cx.lookup(self.cls, name) is not MISSING:
             cx.guard("HASATTR", self.source, Presence(name, True))
             return True
         if assigned_attribute(cx, self.cls, name) is not None:
@@ -211,14 +214,16 @@ class ModuleValue(ObjectValue, HookedModule):
 
     def set_as_module(self, cx: Context, name: str, value: Value) -> None:
         """nn.Module.__setattr__."""
-        if issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)) or self.holds("_parameters", name) or self.holds("_modules", name):
-            raise unsupported("setattr", f"{self.describe()}.{name}: a parameter or module is registered")
-        if self.holds("_buffers", name) and not issubclass(value.pytype(), (torch.Tensor, type(None))):
-            raise unsupported("would-raise", f"buffer {name!r} needs a tensor")
+        is_buffer = self.holds("_buffers", name)
+        registered = self.holds("_parameters", name) or self.holds("_modules", name)
+        is_kept = not is_buffer or value.pytype() is type(None) or issubclass(value.pytype(), torch.Tensor) and not value.finds_attr(cx, "_is_buffer")
+        if registered or not is_kept or issubclass(value.pytype(), (torch.nn.Parameter, torch.nn.Module)):
+            follow_setattr(cx, [self, ConstantValue(name), value], {})
+            return
         if name in TABLES or is_data_descriptor(cx.lookup(self.cls, name)):
             raise unsupported("setattr", f"{self.describe()}.{name}")
         self.rely_on_absence(cx, name, "_parameters", "_modules")
-        if self.holds("_buffers", name):
+        if is_buffer:
             cx.effects.touch(self)
             buffers = self.table(cx, "_buffers")
             buffers.guard_key(cx, name)
@@ -226,9 +231,6 @@ class ModuleValue(ObjectValue, HookedModule):
             return
         self.rely_on_absence(cx, name, "_buffers")
         self.store(cx, name, value)
-
-    def del_attr(self, cx: Context, name: str) -> None:
-        raise unsupported("setattr", f"del {self.describe()}.{name}")
 
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__reversed__" and cx.lookup(self.cls, name) is MISSING and cx.lookup(self.cls, "__getitem__") in PLAIN_SUBSCRIPTS:
@@ -325,12 +327,16 @@ def wrap_module(cx: Context, real: torch.nn.Module, source: Source) -> Value:
     return made
 
 
+def follow_setattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    plain: Any = PLAIN_SETATTR
+    return function_value(cx, plain, Constant(plain, "nn.Module.__setattr__")).call(cx, args, kwargs)
+
+
 @handles(PLAIN_SETATTR)
 def row_setattr(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """As classes with a __setattr__ of their own call it; for modules that the frame makes, its own code is followed."""
     owner = cx.force(args[0]) if args else None
     if not isinstance(owner, ModuleValue) or len(args) != 3 or kwargs:
-        plain: Any = PLAIN_SETATTR
-        return function_value(cx, plain, Constant(plain, "nn.Module.__setattr__")).call(cx, args, kwargs)
+        return follow_setattr(cx, args, kwargs)
     owner.set_as_module(cx, str(args[1].constant()), args[2])
     return ConstantValue(None)

@@ -6,6 +6,7 @@ itself needs it (a branch, a size, a key), the graph ends there.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.writing import Writer
 
 EXACT = frozenset({"add", "sub", "mul", "neg", "abs", "pos"})  # of float64 tensors as of Python's floats
+BITS = frozenset({"and_", "or_", "xor"})  # of two bools a bool
 WITH_TENSORS = frozenset({"add", "sub", "mul", "truediv"})
 EXACT_INT = 2**53  # up to which a float knows each int
 NARROW = (torch.float16, torch.bfloat16)
@@ -37,8 +39,8 @@ class ReadNumber(Value):
     """tensor: holds the number, in float64, int64 or bool, or an int in float64; nobody writes it, and autograd does not follow it. cls: what Python has.
     unwritten: gives an input that holds the same number, while it does."""
 
-    def __init__(self, tensor: TensorValue, cls: type, unwritten: Callable[[], TensorValue | None] = lambda: None):
-        self.tensor, self.cls, self.unwritten = tensor, cls, unwritten
+    def __init__(self, tensor: TensorValue, cls: type, unwritten: Callable[[], TensorValue | None] = lambda: None, most: int | None = None):
+        self.tensor, self.cls, self.unwritten, self.most = tensor, cls, unwritten, 1 if cls is bool else most
 
     def describe(self) -> str:
         return f"a number read from {self.tensor.describe()}"
@@ -158,11 +160,25 @@ def read_operator(cx: Context, name: str, args: Sequence[Value]) -> Value | None
         return None
     if name in COMPARISONS:
         return compared(cx, name, args)
-    if not any(map(is_float, args)):  # ints may have more than 64 bits
-        return None
+    if not any(map(is_float, args)):
+        return of_ints(cx, name, args)
     if name in EXACT:
         return made(cx.op("call_function", getattr(operator, name), [in_double(a) for a in args], {}), float)
     return computed(cx, getattr(operator, name), args)
+
+
+def of_ints(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
+    """Python's ints have any number of bits, those of tensors 64."""
+    if name in BITS and all(a.pytype() is bool for a in args):
+        return made(cx.op("call_function", getattr(operator, name), [operand(a) for a in args], {}), bool)
+    sizes = [a.most if isinstance(a, ReadNumber) else abs(a.constant()) for a in args]
+    if name not in EXACT or None in sizes:
+        return None
+    most = math.prod(sizes) if name == "mul" else sum(sizes)  # type: ignore[arg-type]
+    if most >= 2**63:
+        return None
+    ints = [cast(cx, a.tensor, torch.int64) if isinstance(a, ReadNumber) else ConstantValue(int(a.constant())) for a in args]
+    return made(cx.op("call_function", getattr(operator, name), ints, {}), int, most)
 
 
 def computed(cx: Context, function: Callable, args: Sequence[Value]) -> Value | None:
@@ -191,7 +207,7 @@ def converted(cx: Context, number: ReadNumber, cls: type) -> Value | None:
         return number
     if cls is float:
         return made(cast(cx, number.tensor, torch.float64), float)
-    return made(cast(cx, number.tensor, torch.int64), int) if number.cls is bool else None
+    return made(cast(cx, number.tensor, torch.int64), int, 1) if number.cls is bool else None
 
 
 def compared(cx: Context, name: str, args: Sequence[Value]) -> Value | None:
@@ -249,9 +265,9 @@ def in_double(value: Value) -> Value:
     return operand(value) if not isinstance(value, ConstantValue) else ConstantValue(float(value.value))
 
 
-def made(result: Value, cls: type) -> Value:
+def made(result: Value, cls: type, most: int | None = None) -> Value:
     assert isinstance(result, TensorValue)
-    return ReadNumber(result, cls)
+    return ReadNumber(result, cls, most=most)
 
 
 def whether(cx: Context, condition: Value) -> Value:
