@@ -147,7 +147,7 @@ class Effects:
         self.assumed.append(Assumed(condition, function, args, position, after, changed, self.count))
 
     def shows_own(self) -> bool:
-        """Whether a list, dict or object that the frame made is stored in what exists outside of it: code that is given nothing of the frame reaches it there."""
+        """Whether a list, dict or object that the frame made is stored in what exists outside of it, where code that is given nothing of the frame finds it."""
         stored = [value for value in self.values() if not isinstance(value, TensorValue)]
         return any(isinstance(value, OWN) and not self.is_outside(value) for value in reached(stored))
 

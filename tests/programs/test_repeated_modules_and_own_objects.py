@@ -1,4 +1,4 @@
-"""Modules that are alike are followed once, but not where their calls read or change what the frame made: hooks that collect results, as transformers has them."""
+"""Modules that are alike are followed once, but not where their calls read or change what the frame made, as hooks of transformers do that collect results."""
 
 from __future__ import annotations
 
