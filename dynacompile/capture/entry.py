@@ -7,7 +7,7 @@ import inspect
 import logging
 import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
@@ -227,6 +227,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         if fewer is None and (attempt.broke is None or attempt.raised is not None):
             return build(attempt, frame, state, None)
         stop = None if fewer is not None or attempt.broke is None else plan(attempt, attempt.broke)
+        lacks = list(lacking(attempt.cx))
     if stop is None or attempt.broke is None:
         return interpreted(frame, env, codes, state, policy, facts, replace(manner, assumes=fewer))
     if env.config.fullgraph:
@@ -240,11 +241,18 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
     absent = attempt.absent
     with SavedModes(manner.with_gradients) as modes:
         attempt = run(modes.trace(trace()), frame, stop)
+        for guard in lacks:
+            attempt.cx.guard_as(guard)
         if absent is not None:
             attempt.cx.guard("DICT_CONTAINS", absent[0], Presence(absent[1], False))
         if attempt.broke is not None:
             raise RunsDiffer("capture", f"the second run over {code.co_qualname} broke earlier than the first: {attempt.broke.reason}")
         return build(attempt, frame, state, stop)
+
+
+def lacking(cx: Trace) -> Iterator[Guard]:
+    """Names that objects were found to lack. What breaks behind such a question may be done once, as hooks are installed: with the name it may not break."""
+    return (guard for guard in cx.guards.values() if guard.kind in ("HASATTR", "DICT_CONTAINS") and not guard.expected.present)  # type: ignore[attr-defined]
 
 
 def counted(cx: Trace, policy: ShapePolicy) -> frozenset[Source]:
