@@ -93,9 +93,9 @@ def test_breaks(fn):
     check(fn, arg(), options=CAPTURE, graphs=None, breaks=None)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensors_are_left_to_numpy():
-    check(of_tensor, arg(), options=CAPTURE, graphs=None, breaks=1)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::RuntimeWarning")
+def test_tensors_are_arrays_to_numpy():
+    check(of_tensor, arg(), options=CAPTURE)
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float16, np.int32])

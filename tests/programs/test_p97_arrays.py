@@ -300,3 +300,36 @@ def test_an_array_of_a_tensor(fn):
 
 def test_an_array_of_what_requires_gradients_is_left_to_numpy_to_refuse():
     check(lambda x: np.array(x * 2), torch.ones(2, requires_grad=True), graphs=None, breaks=None, options=EAGER)
+
+
+# universal functions of NumPy on tensors, which give tensors
+
+
+def numbers_of_tensors(x):
+    return (np.log(x[0]) - np.log(x[1])) / x[2], np.sqrt(x.sum()), x * np.sqrt(x.mean()), np.exp(x) + 1
+
+
+def several_types(x):
+    n = x.long()
+    return np.sqrt(n), np.add(n, 1.5), np.add(1, n), np.log(x.double()), np.greater(x, 0.5), np.isnan(x), np.maximum(x, 0.5), np.logical_and(x > 0, x > 1)
+
+
+def beside_arrays(x):
+    return np.add(x, np.ones(3)), np.multiply(np.ones(3, dtype=np.float32), x)
+
+
+def written_afterwards(x):
+    y = np.abs(x)
+    y += 1
+    return y, x
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__")
+@pytest.mark.parametrize("function", [numbers_of_tensors, several_types, beside_arrays, written_afterwards])
+def test_universal_functions_of_tensors(function):
+    check(function, torch.tensor([1.5, 2.0, 3.0]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__")
+def test_universal_functions_of_tensors_that_require_gradients():
+    check(lambda x: np.log(x), torch.ones(3, requires_grad=True), graphs=None, breaks=None)

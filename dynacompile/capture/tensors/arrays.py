@@ -271,6 +271,10 @@ def call_numpy(cx: Context, function: Any, args: list[Value], kwargs: dict[str, 
     if function in (np.array, np.asarray) and len(args) == 1 and type(args[0]) is TensorValue and not kwargs.keys() - {"dtype"}:
         return array_of(cx, function, args[0], kwargs.get("dtype"))
     tensor = next((a for a in (*args, *kwargs.values()) if isinstance(a, TensorValue)), None)
+    if tensor is not None and isinstance(function, np.ufunc) and function.nout == 1 and not kwargs and not cx.overrides.modes.watched:
+        made = call_numpy(cx, function, [from_tensor(a) if isinstance(a, TensorValue) else a for a in args], {})
+        assert isinstance(made, ArrayValue)
+        return wrapped_array(cx, made.as_tensor(cx))
     if tensor is not None:  # which has a say in what the result is
         raise unsupported("to-python", f"numpy.{function.__name__} of {tensor.describe()}")
     if not all(is_known(cx, value) for value in (*args, *kwargs.values())):
@@ -286,6 +290,11 @@ def call_numpy(cx: Context, function: Any, args: list[Value], kwargs: dict[str, 
         return row(cx, args, kwargs)
     except NotConstant as reason:
         raise unsupported("unknown-function", f"numpy.{function.__name__} of a {reason}") from reason
+
+
+def wrapped_array(cx: Context, made: TensorValue) -> Value:
+    """What Tensor.__array_wrap__ makes of an array that a universal function of NumPy gives."""
+    return cx.op("call_method", "to", [made, ConstantValue(torch.uint8)], {}) if made.fake.dtype is torch.bool else made
 
 
 def array_of(cx: Context, function: Any, tensor: TensorValue, dtype: Value | None) -> Value:
