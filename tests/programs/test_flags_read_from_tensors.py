@@ -45,3 +45,26 @@ def test_in_one_graph(program, flag):
 
 def test_ints_that_may_have_more_than_64_bits_are_python_s():
     check(lambda x: ((bool(x + torch.rand(()) > 0) + 2**62) * 2, x + 1), torch.ones(()), graphs=None, breaks=1)
+
+
+# lists of numbers that are counted
+
+
+def axes(t, x):
+    dims = torch.arange(1, x.dim()).tolist()
+    return x.sum(dims), dims, torch.arange(5, 0, -2).tolist(), torch.arange(3)[1:].tolist(), torch.arange(2.0).tolist()
+
+
+def written(t, x):
+    a, b, c, d = (torch.arange(3) for _ in range(4))
+    a[0] = 5
+    b.view(3).add_(1)
+    c.detach().numpy()[0] = 7
+    before = d.tolist()
+    d.zero_()
+    return a.tolist(), b.tolist(), c.tolist(), d.tolist(), before, x + 1
+
+
+@pytest.mark.parametrize("program", [axes, written])
+def test_counted_numbers(program):
+    check(program, torch.tensor(True), torch.ones(2, 3, 4))

@@ -131,10 +131,20 @@ def read_list(cx: Context, tensor: TensorValue) -> Value | None:
     sizes = tuple(tensor.fake.shape)
     if not sizes:
         return read_number(cx, tensor)
+    if (known := counted(cx, tensor)) is not None:
+        return ListValue([ConstantValue(number) for number in known])
     if not all(type(size) is int for size in sizes) or tensor.fake.numel() > MOST_ITEMS or tensor.fake.dtype.is_complex:
         return None
     rows = [cx.op("call_function", operator.getitem, [tensor, ConstantValue(i)], {}) for i in range(sizes[0])]
     return ListValue([row.method(cx, "tolist", [], {}) for row in rows])
+
+
+def counted(cx: Context, tensor: TensorValue) -> range | None:
+    """The numbers of `torch.arange` of known ints, which nobody has written."""
+    node, plain = tensor.node, type(tensor) is TensorValue and tensor.new_data is None and tensor.fake.dtype is torch.int64
+    if not plain or node.target is not torch.arange or node.kwargs or cx.recorder.version(tensor.fake) or not all(type(arg) is int for arg in node.args):
+        return None
+    return range(*node.args)  # type: ignore[arg-type]
 
 
 NO_NUMBERS = (str, bytes, type(None), type(...), type, range, frozenset, torch.dtype, torch.device, torch.Size)
