@@ -92,7 +92,8 @@ class FakeMode(FakeTensorMode):
         `split` fails along a dimension without elements, whose one part is the whole. `nansum` over no dimensions is over all. Sums of bfloat16 in bags
         need no list of each index's bag on CPUs, which the rule makes. `native_dropout` that leaves all as it is gives its argument. Norms of weights
         in half precision are in float32. The margin loss of one row is a number, also unreduced. Torch has no rule for what cuDNN samples by a grid. Up to
-        torch 2.11 `select` takes a place outside, and `select_scatter` still does: kernels would read there."""
+        torch 2.11 `select` takes a place outside, and `select_scatter` still does: kernels would read there. Vector norms keep dimensions of one
+        element that are counted from the end, and over all of one element they are of the type in which they are computed."""
         if func in SAMPLED:
             with self:
                 return SAMPLED[func](*args)
@@ -103,6 +104,8 @@ class FakeMode(FakeTensorMode):
             return [run(torch.ops.aten.slice.Tensor, types, (args[0], dim), {})]
         if func is torch.ops.aten.nansum.default and len(args) > 1 and not args[1]:
             args = (args[0], None, *args[2:])
+        if func is VECTOR_NORM:
+            args = with_dims(*args)
         if func in COMPOSED:
             with self:
                 return run(func, types, args, kwargs)
@@ -126,6 +129,17 @@ class FakeMode(FakeTensorMode):
 COMPOSED = frozenset({torch.ops.aten.native_layer_norm.default, torch.ops.aten.view.default, of_torch.aten_unsafe_view, torch.ops.aten.select.int})
 """Operations whose rules for fakes call others with no mode on. Torch then looks, at each of these calls, for the mode by the tensors' type, and
 imports torch.distributed.tensor to compare the type with DTensor: 0.2 s and 27,000 objects in the process. The rules give the same with the mode on."""
+
+
+VECTOR_NORM = torch.ops.aten.linalg_vector_norm.default
+
+
+def with_dims(x: torch.Tensor, ord: float = 2, dims: Sequence[int] | None = None, *more: Any) -> tuple[Any, ...]:
+    """The arguments of a vector norm with its dimensions counted from the front."""
+    rank = x.dim()
+    if not rank or any(not -rank <= dim < rank for dim in dims or ()):
+        return (x, ord, dims, *more)
+    return (x, ord, [dim % rank for dim in dims] if dims else list(range(rank)), *more)
 
 
 SAMPLED: Mapping[Any, Callable[..., Any]] = {

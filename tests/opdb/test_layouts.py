@@ -247,6 +247,7 @@ PROGRAMS = {
         lambda x: (torch.cat([x, x.sin(), x * 2], 1).clone().flatten(), torch.cat([x, x.sin()], 1)[..., ::2].fill_(0.25))[0],
         torch.rand(8).as_strided((1, 1, 8, 1), (8, 1, 1, 1)),
     ),
+    "norms-over-dimensions-of-one-element": (lambda x: x / (x[..., None].norm(dim=-1) + x[:1, :1].half().norm().float()), torch.rand(3, 4)),
     "log-sigmoid": (lambda y: torch.nn.functional.logsigmoid(y).view(-1), Y),
     "rolled-in-memory-format": (lambda x: x.roll((1, -1), (1, 3)).permute(0, 2, 3, 1).view(-1), channels_last(torch.rand(2, 3, 4, 5))),
     "padded-in-memory-format": (
