@@ -290,8 +290,6 @@ def trace_backward(
             kind = type(grad).__qualname__
             hint = "wrap the tensor, or pass it in without gradients"
             raise Unsupported("no-gradient", f"the gradient of a plain tensor is a {kind}, which wraps others", hint)
-        if grad is not None and grad.layout is not torch.strided:
-            raise Unsupported("sparse-gradient", "the gradient of an input is sparse", "set sparse=False, or leave the layer outside of the compiled function")
     found = [(i, recorder.node_of(inner(g))) for i, g in zip(indices, results, strict=True) if g is not None]
     if not found and not cuts.points:
         raise no_gradient()

@@ -220,6 +220,9 @@ class Recorder(TorchDispatchMode):
         if func is REGION:
             node_args = (self._handles[args[0]], node_args[1])
         if isinstance(out, FakeTensor):
+            if out.layout is not torch.strided:  # also one that a dense gradient of the same input is added to: kernels read dense memory
+                hint = "set sparse=False, or leave the layer outside of the compiled function"
+                raise Unsupported("sparse-gradient", "a gradient is sparse", hint, str(self.site or ""))
             node = self._make("call_function", func, node_args, node_kwargs)
             self._finish(node, out)
             self._nodes.setdefault(id(out), node)

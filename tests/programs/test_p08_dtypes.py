@@ -364,6 +364,21 @@ def test_sparse_gradients():
     check_same(story, least=None)
 
 
+@pytest.mark.parametrize("dense", [lambda t: t.weight.sum(), lambda t: (t.weight @ t.weight.T).sum(), lambda t: 0], ids=["sum", "product", "none"])
+@pytest.mark.parametrize("backend", ["aot_eager", "default"])
+def test_sparse_gradients_beside_dense_ones_of_the_same_weight(backend, dense):
+    def story(wrap):
+        table = torch.nn.Embedding(5, 3, sparse=True)
+        run = wrap(lambda i: table(i).sum() * 2 + dense(table))
+        for _ in range(2):
+            run(torch.tensor([1, 2, 1])).backward()
+            yield table.weight.grad.layout, table.weight.grad.to_dense()
+        run = wrap(lambda i: torch.autograd.grad(table(i).sum() + dense(table), table.weight)[0].to_dense() * 2)
+        yield run(torch.tensor([1, 2, 1]))
+
+    check_same(story, least=None, backend=backend)
+
+
 @pytest.mark.parametrize("size", [1000, 65536, 1_000_003])
 def test_large_sums_are_accurate(size):
     x = values(size, torch.float32) + 1
