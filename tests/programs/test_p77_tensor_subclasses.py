@@ -34,6 +34,7 @@ from tests.programs.subclasses import (
     compiled_of,
     dense,
 )
+from tests.scenarios import attempt, check_same
 
 
 def operations(x):
@@ -356,3 +357,49 @@ def test_an_input_that_requires_gradients_is_written_by_python():
 
 def test_an_index_of_a_subclass():
     check_both(lambda x, i: (x[i], x * 2), dense().requires_grad_(), torch.tensor([0, 2]).as_subclass(Unwrapping))
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+MARKED = {
+    "itself": lambda x: (lambda w: (w, (w * w).sum()))((x * 2).as_subclass(Marked)),
+    "result of one": lambda x: (lambda w: (w, (w * w).sum()))(x.as_subclass(Marked) * 2),
+    "beside its base": lambda x: (lambda y: (y.as_subclass(Marked), y, (y * y).sum()))(x * 2),
+    "view": lambda x: (lambda v: (v, (v * 3).sum()))((x * 2).as_subclass(Marked)[1:]),
+    "of the input": lambda x: (lambda w: (w, (w * w).sum()))(x.as_subclass(Marked)),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", MARKED)
+def test_results_hang_on_results_of_a_subclass(name, backend):
+    def story(wrap):
+        run = wrap(MARKED[name])
+        for x in (torch.ones(3).requires_grad_(), torch.ones(3).requires_grad_() * 1):
+            first, *_, last = run(x)
+            seen = []
+            first.register_hook(lambda g, seen=seen: seen.append(g.sum().item()))
+            first.retain_grad()
+            yield type(first), type(last), type(x), attempt(torch.autograd.grad, last, first, retain_graph=True, allow_unused=True)
+            last.backward()
+            yield first.grad, seen, x.grad if x.is_leaf else None
+
+    check_same(story, backend=backend, least=None)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_gradients_of_a_subclass_are_of_it(backend):
+    layer = torch.nn.Linear(3, 2)
+
+    def slopes(x):
+        return torch.autograd.grad(layer(x).square().mean(), list(layer.parameters()))
+
+    def story(wrap):
+        run = wrap(slopes)
+        for kind in (torch.Tensor, Marked, torch.Tensor):
+            found = run(torch.ones(4, 3).as_subclass(kind))
+            yield [type(g) for g in found], [g.as_subclass(torch.Tensor) for g in found]
+
+    check_same(story, backend=backend, least=None)

@@ -243,11 +243,11 @@ def is_torch_s(name: str, raw: Any) -> bool:
 
 
 def alias_of(tensor: torch.Tensor, cls: type) -> torch.Tensor:
-    """An output of the graph as a tensor of a class. One that requires gradients was made while these were on."""
-    if not tensor.requires_grad or torch.is_grad_enabled():
+    """An output of the graph as a tensor of a class. One that has a history is the alias itself, on which other outputs may hang."""
+    if tensor.grad_fn is None:
         return torch.Tensor.as_subclass(tensor, cls)
-    with torch.enable_grad():
-        return torch.Tensor.as_subclass(tensor, cls)
+    tensor.__class__ = cls
+    return tensor
 
 
 def check_class(cls: type, what: str) -> None:

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.writing import Writer
 
 
+def asks_overrides(real: Any) -> bool:
+    """Whether a function asks its arguments for `__torch_function__`. Those of builtins ask nobody, and read no items."""
+    if isinstance(real, types.BuiltinFunctionType):
+        return real.__module__ != "builtins"
+    return isinstance(real, types.FunctionType) and any(name.startswith("has_torch_function") for name in real.__code__.co_names)
+
+
 class BuiltinValue(CallableValue):
     """A function with a row in the table."""
 
@@ -36,8 +43,7 @@ class BuiltinValue(CallableValue):
         if self.real in ONE_OPERATION:
             cx.overrides.modes.refuse(self.describe())
         check_call(self.real, args, kwargs)
-        asks = isinstance(self.real, types.BuiltinFunctionType) and self.real.__module__ != "builtins"  # those ask nobody, and read no items
-        found = cx.overrides.call(self.real, args, kwargs) if asks else None
+        found = cx.overrides.call(self.real, args, kwargs) if asks_overrides(self.real) else None
         return self.row(cx, args, kwargs) if found is None else found
 
     def get_attr(self, cx: Context, name: str) -> Value:
