@@ -129,9 +129,7 @@ LAYERS: dict[str, tuple[str, str]] = {
     "orthogonal": ("self.pN = parametrizations.orthogonal(nn.Linear(4, 4))", "h = self.pN(h)"),
     "old_weight_norm": ("self.pN = nn.utils.weight_norm(nn.Linear(4, 4))", "h = self.pN(h)"),
     "symmetric": ("self.pN = nn.Linear(4, 4)\nparametrize.register_parametrization(self.pN, 'weight', Symmetric())", "h = self.pN(h)"),
-    "cached_parametrization": (
-        "self.pN = parametrizations.weight_norm(nn.Linear(4, 4))", "with parametrize.cached():\n    h = self.pN(self.pN(h).tanh())"
-    ),
+    "cached_parametrization": ("self.pN = parametrizations.weight_norm(nn.Linear(4, 4))", "with parametrize.cached():\n    h = self.pN(self.pN(h).tanh())"),
     "tied": ("self.pN, self.qN = nn.Linear(4, 4), nn.Linear(4, 4)\nself.qN.weight = self.pN.weight", "h = self.qN(self.pN(h).tanh())"),
     "tied_transposed": ("self.pN = nn.Linear(4, 4)", "h = F.linear(self.pN(h).tanh(), self.pN.weight.t())"),
     "batch_norm": ("self.pN = nn.BatchNorm1d(4)", "h = self.pN(h)"),
@@ -157,7 +155,8 @@ LAYERS: dict[str, tuple[str, str]] = {
     "transformer": ("self.pN = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True)", "h = self.pN(h[None])[0]"),
     "convolution": ("self.pN = nn.Conv2d(1, 2, 3, padding=1)", "h = self.pN(h.view(-1, 1, 2, 2)).mean(1).flatten(1) + h"),
     "complex": (
-        "self.pN = nn.Parameter(torch.randn(4, 4, dtype=torch.complex64))", "h = torch.view_as_real(h.to(self.pN.dtype) @ self.pN).sum(-1).to(h.dtype)"
+        "self.pN = nn.Parameter(torch.randn(4, 4, dtype=torch.complex64))",
+        "h = torch.view_as_real(h.to(self.pN.dtype) @ self.pN).sum(-1).to(h.dtype)",
     ),
     "lazy": ("self.pN = nn.LazyLinear(4)", "h = self.pN(h)"),
     "recursive": ("self.pN = Recursive(2)", "h = self.pN(h)"),
@@ -175,9 +174,7 @@ LAYERS: dict[str, tuple[str, str]] = {
     "scaled_function": ("self.kN = 1", "a, self.kN, b = Scaled.apply(h, self.kN)\nh = a if self.kN % 3 else b"),
     "dirty_function": ("self.pN = nn.Linear(4, 4)", "h = Doubled.apply(self.pN(h))"),
     "straight_function": ("self.pN = nn.Linear(4, 4)", "rounded, above = Straight.apply(self.pN(h))\nh = rounded * above + h"),
-    "checkpoint": (
-        "self.pN = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3), nn.Tanh())", "h = checkpoint(self.pN, h, use_reentrant=False)"
-    ),
+    "checkpoint": ("self.pN = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3), nn.Tanh())", "h = checkpoint(self.pN, h, use_reentrant=False)"),
     "checkpoint_reentrant": ("self.pN = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3))", "h = checkpoint(self.pN, h, use_reentrant=True)"),
     "checkpoint_nested": (
         "self.pN = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))",
@@ -220,18 +217,18 @@ LAYERS: dict[str, tuple[str, str]] = {
     "running_float": ("self.meanN = 0.0", "self.meanN = 0.9 * self.meanN + 0.1 * float(h.detach().float().sum())\nh = h + self.meanN"),
     "growing_list": ("self.logN = []", "self.logN.append(h.detach().sum())\nh = h + len(self.logN)"),
     "early_exit": ("self.exitN = 0", "if h.shape[0] == 2:\n    self.exitN += 1\n    return h"),
-    "raises": (
-        "self.seenN = 0", "self.seenN += 1\nif self.seenN % 3 == 2:\n    raise ValueError(f'call {self.seenN} of {tuple(h.shape)}')"
-    ),
+    "raises": ("self.seenN = 0", "self.seenN += 1\nif self.seenN % 3 == 2:\n    raise ValueError(f'call {self.seenN} of {tuple(h.shape)}')"),
     "raises_after_writes": (
         "self.seenN = 0\nself.register_buffer('pN', torch.zeros(4))",
         "self.seenN += 1\nself.pN += h.detach().sum(0)\nif self.seenN % 4 == 3:\n    raise KeyError(self.seenN)\nh = h + self.pN",
     ),
     "caught": (
-        "self.pN, self.caughtN = nn.Linear(3, 4), 0", "try:\n    h = self.pN(h)\nexcept RuntimeError:\n    self.caughtN += 1\n    h = self.pN(h[:, :3])"
+        "self.pN, self.caughtN = nn.Linear(3, 4), 0",
+        "try:\n    h = self.pN(h)\nexcept RuntimeError:\n    self.caughtN += 1\n    h = self.pN(h[:, :3])",
     ),
     "hook_in_forward": (
-        "self.pN = nn.Linear(4, 4)", "handle = self.pN.register_forward_hook(lambda m, i, o: o * 2)\nh = self.pN(h)\nhandle.remove()\nh = self.pN(h)"
+        "self.pN = nn.Linear(4, 4)",
+        "handle = self.pN.register_forward_hook(lambda m, i, o: o * 2)\nh = self.pN(h)\nhandle.remove()\nh = self.pN(h)",
     ),
     "tensor_hook": ("self.pN = nn.Linear(4, 4)", "h = self.pN(h)\nif h.requires_grad:\n    h.register_hook(lambda g: g * 2)\nh = h.tanh()"),
     "saved_hooks": (
@@ -240,7 +237,10 @@ LAYERS: dict[str, tuple[str, str]] = {
     ),
     "retained": ("self.pN, self.heldN = nn.Linear(4, 4), None", "h = self.pN(h)\nif h.requires_grad:\n    h.retain_grad()\nself.heldN = h\nh = h.sin()"),
     "stop_gradient": ("self.pN = nn.Linear(4, 4)", "h = self.pN(h) + (h - self.pN(h)).detach()"),
-    "no_grad": ("self.pN = nn.Linear(4, 4)", "with torch.no_grad():\n    target = self.pN(h)\n    self.pN.bias.add_(0.01)\nh = (self.pN(h) - target).square() + h"),
+    "no_grad": (
+        "self.pN = nn.Linear(4, 4)",
+        ("with torch.no_grad():\n    target = self.pN(h)\n    self.pN.bias.add_(0.01)\nh = (self.pN(h) - target).square() + h"),
+    ),
     "inference": ("self.pN = nn.Linear(4, 4)", "with torch.inference_mode():\n    target = self.pN(h)\nh = self.pN(h) + target.clone()"),
     "grad_by_training": ("self.pN = nn.Linear(4, 4)", "with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):\n    h = self.pN(h)"),
     "graph_break": ("self.pN = nn.Linear(4, 4)", "h = self.pN(h)\ntorch.compiler.graph_break() if hasattr(torch.compiler, 'graph_break') else None\nh = h * 2"),
@@ -248,14 +248,21 @@ LAYERS: dict[str, tuple[str, str]] = {
     "generator": ("self.genN = torch.Generator().manual_seed(3)", "h = h + torch.randn(h.shape, generator=self.genN).to(h.dtype)"),
     "seeded": ("", "h = h + torch.rand(4).to(h.dtype)\nif self.training:\n    torch.manual_seed(len(h))\nh = h * torch.bernoulli(torch.full_like(h, 0.7))"),
     "python_random": ("", "h = h * random.random() + random.choice((1, 2))"),
-    "default_dtype": ("", "before = torch.get_default_dtype()\ntorch.set_default_dtype(torch.float64)\nh = h + torch.ones(4).to(h.dtype)\ntorch.set_default_dtype(before)"),
+    "default_dtype": (
+        "",
+        ("before = torch.get_default_dtype()\ntorch.set_default_dtype(torch.float64)\nh = h + torch.ones(4).to(h.dtype)\ntorch.set_default_dtype(before)"),
+    ),
     "dataclass": ("", "batch = Batch(h, scale=0.5)\nbatch.seen.append(batch.x.detach())\nself.batchN = batch.seen\nh = batch.x * batch.scale"),
     "keyword_inputs": ("", "h = h + kwargs.get('shift', 0)\nfor extra in args:\n    h = h + extra.sum()"),
     "frozen_inside": (
         "self.pN = nn.Linear(4, 4)",
-        "for p in self.pN.parameters():\n    p.requires_grad_(False)\nh = self.pN(h)\nfor p in self.pN.parameters():\n    p.requires_grad_(True)\nh = self.pN(h)",
+        "for p in self.pN.parameters():\n    p.requires_grad_(False)\nh = self.pN(h)\n"
+        "for p in self.pN.parameters():\n    p.requires_grad_(True)\nh = self.pN(h)",
     ),
-    "weight_replaced": ("self.pN = nn.Linear(4, 4)", "h = self.pN(h)\nif self.training:\n    self.pN.bias = nn.Parameter(self.pN.bias.detach() * 0.5)\nh = self.pN(h)"),
+    "weight_replaced": (
+        "self.pN = nn.Linear(4, 4)",
+        ("h = self.pN(h)\nif self.training:\n    self.pN.bias = nn.Parameter(self.pN.bias.detach() * 0.5)\nh = self.pN(h)"),
+    ),
     "data_written": ("self.pN = nn.Linear(4, 4)", "self.pN.bias.data.mul_(0.9)\nh = self.pN(h)"),
     "deepcopied": ("self.pN = nn.Linear(4, 4)", "h = copy.deepcopy(self.pN)(h) + self.pN(h)"),
     "forward_ad": (
@@ -264,16 +271,23 @@ LAYERS: dict[str, tuple[str, str]] = {
         "    h = h + torch.autograd.forward_ad.unpack_dual(dual).tangent",
     ),
     "views_of_outputs": ("self.pN = nn.Linear(4, 4)", "h = self.pN(h)\nself.viewN = h.detach()[0:1]\nh = h.unsqueeze(0).expand(2, -1, -1)[1]"),
-    "scan": ("self.pN = nn.Linear(4, 4)", "state = torch.zeros_like(h[:1])\nrows = []\nfor row in h.split(1):\n    state = self.pN(state + row).tanh()\n    rows.append(state)\nh = torch.cat(rows) if rows else h"),
+    "scan": (
+        "self.pN = nn.Linear(4, 4)",
+        (
+            "state = torch.zeros_like(h[:1])\nrows = []\nfor row in h.split(1):\n    state = self.pN(state + row).tanh()\n "
+            "   rows.append(state)\nh = torch.cat(rows) if rows else h"
+        ),
+    ),
     "accumulated_loss": ("self.auxN = None", "self.auxN = (self.auxN.detach() if self.auxN is not None else 0) + h.square().mean()\nh = h + self.auxN"),
     "class_counter": ("", "shared_log.append(len(h))\nh = h + len(shared_log)"),
     "global_log": ("", "type(self).calls = getattr(type(self), 'calls', 0) + 1\nh = h / type(self).calls"),
     "quantized_straight": ("self.sN = nn.Parameter(torch.tensor(0.3))", "scaled = h / self.sN\nh = (scaled + (scaled.round() - scaled).detach()) * self.sN"),
     "mixture": (
         "self.pN = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))\nself.qN = nn.Linear(4, 2)",
-        "chosen = self.qN(h).argmax(-1)\nmixed = torch.zeros_like(h)\nfor i, part in enumerate(self.pN):\n    at = chosen == i\n    mixed[at] = part(h[at])\nh = mixed + h",
+        "chosen = self.qN(h).argmax(-1)\nmixed = torch.zeros_like(h)\nfor i, part in enumerate(self.pN):\n"
+        "    at = chosen == i\n    mixed[at] = part(h[at])\nh = mixed + h",
     ),
-}  # fmt: skip
+}
 
 # Parts of a step: where they stand, and their lines.
 STEPS: dict[str, dict[str, str]] = {
@@ -285,7 +299,10 @@ STEPS: dict[str, dict[str, str]] = {
     "one_grad_gone": {"grads": "next(iter(net.parameters())).grad = None"},
     "penalty": {
         "before": "x = x.detach().clone().requires_grad_()",
-        "loss": "slope, = torch.autograd.grad(out.sum(), x, create_graph=True, allow_unused=True)\nif slope is not None:\n    loss = loss + (slope.norm(dim=-1) - 1).square().sum()",
+        "loss": (
+            "slope, = torch.autograd.grad(out.sum(), x, create_graph=True, allow_unused=True)\nif slope is not None:\n    "
+            "loss = loss + (slope.norm(dim=-1) - 1).square().sum()"
+        ),
     },
     "regularised": {"loss": "loss = loss + 0.01 * sum(p.abs().square().sum() for p in net.parameters())"},
     "loss_dict": {"loss": "s.losses['loss'] = loss.detach()\ns.losses.setdefault('all', []).append(loss.item())"},
@@ -293,14 +310,28 @@ STEPS: dict[str, dict[str, str]] = {
     "skip_infinite": {"loss": "if not torch.isfinite(loss):\n    s.skipped += 1\n    return loss.detach()"},
     "input_written": {"before": "x = x * 1\nx[:, 0].add_(1)"},
     "noise": {"before": "x = x + 0.1 * torch.randn_like(x)"},
-    "ema": {"after": "with torch.no_grad():\n    for a, b in zip(s.average, net.parameters()):\n        if a.shape == b.shape:\n            a.mul_(0.9).add_(b.detach().to(a.dtype), alpha=0.1)"},
-    "ema_lerp": {"after": "for a, b in zip(s.average, net.parameters()):\n    if a.dtype == b.dtype and a.shape == b.shape:\n        a.data.lerp_(b.data, 0.1)"},
-    "manual_update": {"after": "with torch.no_grad():\n    for p in net.parameters():\n        if p.grad is not None and not p.grad.is_sparse:\n            p -= 0.01 * p.grad"},
+    "ema": {
+        "after": (
+            "with torch.no_grad():\n    for a, b in zip(s.average, net.parameters()):\n        if a.shape == b.shape:\n    "
+            "        a.mul_(0.9).add_(b.detach().to(a.dtype), alpha=0.1)"
+        )
+    },
+    "ema_lerp": {
+        "after": ("for a, b in zip(s.average, net.parameters()):\n    if a.dtype == b.dtype and a.shape == b.shape:\n        a.data.lerp_(b.data, 0.1)")
+    },
+    "manual_update": {
+        "after": (
+            "with torch.no_grad():\n    for p in net.parameters():\n        if p.grad is not None and not p.grad.is_sparse:\n            p -= 0.01 * p.grad"
+        )
+    },
     "data_update": {"after": "for p in net.parameters():\n    if p.grad is not None:\n        p.data = p.data * 0.99"},
     "twice": {"loss": "other = net(x + 1).square().mean()\nloss = loss + other"},
     "retained_graph": {"backward": "loss.backward(retain_graph=True)\n(loss * 2).backward()"},
     "by_autograd_grad": {
-        "backward": "params = [p for p in net.parameters() if p.requires_grad]\nfor p, g in zip(params, torch.autograd.grad(loss, params, allow_unused=True)):\n    if g is not None:\n        p.grad = g if p.grad is None else p.grad + g"
+        "backward": (
+            "params = [p for p in net.parameters() if p.requires_grad]\nfor p, g in zip(params, torch.autograd.grad(loss, "
+            "params, allow_unused=True)):\n    if g is not None:\n        p.grad = g if p.grad is None else p.grad + g"
+        )
     },
     "two_backwards": {"backward": "loss.backward()\nnet(x).sum().backward()"},
     "anomaly": {"around": "torch.autograd.set_detect_anomaly(True, check_nan=False)"},
@@ -309,10 +340,16 @@ STEPS: dict[str, dict[str, str]] = {
     "history": {"after": "s.history.append(loss.detach())\ns.last = out"},
     "schedule": {"after": "for group in opt.param_groups:\n    group['lr'] *= 0.9"},
     "seeded_step": {"before": "torch.manual_seed(5)"},
-    "try_step": {"before": "s.tried += 1", "loss": "try:\n    if s.tried % 3 == 0:\n        raise RuntimeError('third')\nexcept RuntimeError as error:\n    s.message = str(error)\n    loss = loss * 2"},
+    "try_step": {
+        "before": "s.tried += 1",
+        "loss": (
+            "try:\n    if s.tried % 3 == 0:\n        raise RuntimeError('third')\nexcept RuntimeError as error:\n    "
+            "s.message = str(error)\n    loss = loss * 2"
+        ),
+    },
     "eval_inside": {"loss": "net.eval()\nwith torch.no_grad():\n    s.score = net(x).sum()\nnet.train()"},
     "post_accumulate": {},
-}  # fmt: skip
+}
 
 UPDATES = {
     "zero_none": "opt.step()\nopt.zero_grad()",
@@ -360,7 +397,9 @@ EVENTS: dict[str, str] = {
     "backward_hook": "handles.append(net.stem.register_full_backward_hook(lambda m, gi, go: tuple(None if g is None else g * 2 for g in gi)))",
     "backward_pre_hook": "handles.append(net.head.register_full_backward_pre_hook(lambda m, go: tuple(None if g is None else g * 0.5 for g in go)))",
     "parameter_hook": "handles.append(net.stem.weight.register_hook(lambda g: g * 3))",
-    "post_hook": "handles.append(next(iter(net.parameters())).register_post_accumulate_grad_hook(lambda p: sums.append(float(p.grad.to_dense().abs().float().sum()))))",
+    "post_hook": (
+        "handles.append(next(iter(net.parameters())).register_post_accumulate_grad_hook(lambda p: sums.append(float(p.grad.to_dense().abs().float().sum()))))"
+    ),
     "hooks_gone": "for handle in handles:\n    handle.remove()\nhandles.clear()",
     "global_hook": "handles.append(nn.modules.module.register_module_forward_hook(lambda m, i, o: o * 2 if m is net.stem else None))",
     "no_grad_call": "around = torch.no_grad",
@@ -397,7 +436,10 @@ EVENTS: dict[str, str] = {
     "parametrization_gone": "if parametrize.is_parametrized(net.stem):\n    parametrize.remove_parametrizations(net.stem, 'weight')\n    opt = make_opt()",
     "patched_forward": "net.head.forward = lambda h: h * 2",
     "unpatched": "net.head.__dict__.pop('forward', None)",
-    "class_forward": "class Other(type(net.stem)):\n    def forward(self, h):\n        return super().forward(h) + 1\nif type(net.stem) is nn.Linear:\n    net.stem.__class__ = Other",
+    "class_forward": (
+        "class Other(type(net.stem)):\n    def forward(self, h):\n        return super().forward(h) + 1\nif "
+        "type(net.stem) is nn.Linear:\n    net.stem.__class__ = Other"
+    ),
     "seeded": "torch.manual_seed(i)",
     "flag": "net.flag = not net.flag",
     "number": "net.number += 0.5",
@@ -409,4 +451,4 @@ EVENTS: dict[str, str] = {
     "state_kept": "net.load_state_dict(first_state, strict=False)",
     "meta_gradients": "net.stem.weight.grad = torch.zeros(4, 4, dtype=dtype).t()",
     "share_memory": "net.stem.weight.data = net.stem.weight.data.clone()",
-}  # fmt: skip
+}
