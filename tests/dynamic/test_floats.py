@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import random
 import sys
@@ -252,3 +253,20 @@ def test_long_formulas(rounds):
             got, want = compiled(torch.ones(2), *numbers), program(torch.ones(2), *numbers)
             torch.testing.assert_close(got, want, rtol=1e-6, atol=0)
             assert got[-1] == want[-1]
+
+
+@pytest.mark.parametrize("numbers", [[0.5, 7.0], [3, 40], [2.5, 7, 0.25]], ids=["floats", "ints", "both"])
+def test_an_order_of_a_few_numbers_has_one_entry(numbers):
+    def fn(x, given):
+        ordered = sorted(given)
+        given.sort(reverse=True)
+        return x * ordered[0] + ordered[-1] * given[0]
+
+    compiled = dynacompile.compile(fn, backend="eager", isolate_recompiles=True)
+    for step in range(6):
+        given = [number + (number > 5) * 2 * step + step for number in numbers]
+        assert torch.equal(compiled(torch.ones(3), list(given)), fn(torch.ones(3), list(given)))
+    assert len(compiled.buckets[0].entries) == 2  # numbers as constants, and as symbols
+    for given in itertools.permutations(numbers):
+        assert torch.equal(compiled(torch.ones(3), list(given)), fn(torch.ones(3), list(given)))
+    assert len(compiled.buckets[0].entries) <= 1 + math.factorial(len(numbers))

@@ -38,6 +38,7 @@ class Value:
     source: Any = None  # a Source, or None
     is_made = False  # the source is of a twin: the object itself is made by the frame
     is_copy = False  # it stands for one of several equal objects, of which guards don't tell which
+    is_symbol = False  # an int or float whose value an entry need not know
     told_apart = False  # capture relies on its being another object than the others of its class that are told apart
 
     def describe(self) -> str:

@@ -321,6 +321,10 @@ LIST_METHODS = {
 }
 
 
+MOST_ORDERED = 3
+"""Numbers that vary, of which entries for each order are few enough; with more of them, an entry is for these numbers."""
+
+
 def sort_values(cx: Context, values: list[Value], kwargs: dict[str, Value]) -> None:
     """values.sort(), by comparisons as Python makes them."""
     key = kwargs.get("key")
@@ -329,6 +333,8 @@ def sort_values(cx: Context, values: list[Value], kwargs: dict[str, Value]) -> N
         raise unsupported("would-raise", f"sorting with reverse={kwargs['reverse'].describe()}")
     reverse = "reverse" in kwargs and kwargs["reverse"].truth(cx)
     try:
+        if 0 < sum(k.is_symbol for k in keys) <= MOST_ORDERED:  # an entry serves all numbers that are in this order
+            raise NotConstant
         raw = [k.constant() for k in keys]
         ordered_by_user = any(own_method(cx, type(k), "__lt__", "__gt__") for k in raw)
     except NotConstant:

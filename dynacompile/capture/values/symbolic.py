@@ -60,6 +60,8 @@ ITEMS = ("__getitem__", "__setitem__", "__delitem__")  # what numbers do not hav
 class SymbolicInt(Value):
     """sym: its value in terms of symbols. source: where the int itself is, when it existed before the frame."""
 
+    is_symbol = True
+
     def __init__(self, symbols: Symbols, sym: torch.SymInt, source: Source | None = None):
         self.symbols, self.sym, self.source = symbols, sym, source
 
@@ -154,6 +156,8 @@ class SymbolicBool(Value):
 
 class SymbolicFloat(Value):
     """formula: how a call computes it. source: where the float itself is, when it existed before the frame."""
+
+    is_symbol = True
 
     def __init__(self, symbols: Symbols, formula: Formula, source: Source | None = None):
         self.symbols, self.formula, self.source = symbols, formula, source
