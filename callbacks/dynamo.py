@@ -19,7 +19,7 @@ from rich.console import Console
 import dynacompile
 from dynacompile.callbacks.auto import Search, as_config
 from dynacompile.callbacks.communication import Communication
-from dynacompile.callbacks.globs import resolve
+from dynacompile.callbacks.globs import check_module, resolve
 from dynacompile.callbacks.ledger import Ledger
 from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.numbers import metrics_now
@@ -100,6 +100,8 @@ class DynamoCallback(Callback):
         self.outcome = None
         if self.settings.show:
             self.show_plan(trainer, pl_module)
+        if self.settings.enabled:
+            check_module(self.settings, pl_module)
         self.started, self.started_at = time.perf_counter(), time.time()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
         self.reports.begin(trainer)

@@ -75,6 +75,16 @@ def resolve(settings: CompileSettings, root: nn.Module) -> list[Target]:
     ]
 
 
+def check_module(settings: CompileSettings, root: nn.Module) -> None:
+    """Raises ConfigError where `settings` do not fit the LightningModule, before anything of a run begins."""
+    if getattr(root, "_compiler_ctx", None) is not None:  # Lightning's name for what torch.compile was given
+        raise ConfigError(
+            f"torch.compile has compiled {type(root).__name__}, whose steps are to be compiled here: "
+            "give the trainer the module itself, or set compile=none (DynamoCallback(enabled=False)) to measure it as it is"
+        )
+    resolve(settings, root)
+
+
 def suggestions(glob: str, modules: dict[str, nn.Module]) -> set[str]:
     """What a glob may mean: names of classes for a type, else module names with numbered siblings as one glob: `net.blocks.0.mlp` -> `net.blocks.*.mlp`."""
     if glob.startswith(TYPE):

@@ -73,8 +73,8 @@ def compile_class(cls: type, config: CompileConfig, dispatch: Dispatch | None) -
 
 def code_of_forward(cls: type) -> CodeType | None:
     """What a module's class computes, where that is Python code."""
-    forward = getattr(cls, "forward", None)
-    return target_of(forward) if isinstance(forward, FunctionType) else None
+    forward = getattr(cls, "forward", None)  # of an instance's own, as torch.compile gives its modules one, the class knows nothing
+    return target_of(forward) if isinstance(forward, FunctionType) and forward is not torch.nn.Module.forward else None
 
 
 def target_of(fn: FunctionType) -> CodeType:

@@ -397,3 +397,22 @@ def test_deep_recursion_is_left_to_python():
 
     got, driver = run(down, torch.zeros(1), 300)
     assert got.item() == 300 and {c.break_.code for c in driver.captured if c.break_} | {s.code for s in driver.skipped} == {"too-deep"}
+
+
+def test_what_torch_compile_has_compiled_is_followed():
+    function = torch.compile(lambda x, *, k: x * k, backend="eager")
+    wrapped, own, method = torch.compile(Block(), backend="eager"), Block(), Block()
+    own.compile(backend="eager")
+    bound = torch.compile(method.forward, backend="eager")
+
+    def use(x):
+        return function(x, k=2) + wrapped(x) + own(x) + bound(x)
+
+    got, driver = run(use, torch.randn(2, 4))
+    assert driver.graphs == 1 and not [c.break_ for c in driver.captured if c.break_]
+
+
+def test_what_torch_disables_is_left_to_python():
+    disabled = torch.compiler.disable(lambda x: x + 1)
+    _, driver = run(lambda x: disabled(x) * 2, torch.ones(2))
+    assert [c.break_.code for c in driver.captured if c.break_] == ["disabled"]

@@ -19,9 +19,10 @@ from dynacompile.capture.values.functions import function_value
 from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.object_parts import DELETED
 from dynacompile.capture.values.objects import ObjectValue
+from dynacompile.capture.values.replaced import compiled_by_torch
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceIterator, TupleValue
-from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts, is_a
+from dynacompile.ir.guard_facts import ModuleFacts, Presence, hook_counts, identity, is_a
 from dynacompile.ir.namespaces import MISSING, is_computed
 from dynacompile.ir.source import Attr, Constant, DictAttr, Registered, Source
 from dynacompile.private import of_torch
@@ -248,9 +249,13 @@ class ModuleValue(ObjectValue, HookedModule):
                 return cx.call_real(custom, class_source(self.cls, name), [self, *args], kwargs)
         if isinstance(self.real, torch.jit.ScriptModule):
             raise unsupported("unknown-function", f"{self.describe()}, a TorchScript module")
-        if self.real._compiled_call_impl is not None:
+        compiled, place = self.real._compiled_call_impl, Attr(self.source, "_compiled_call_impl")
+        if compiled is None:
+            cx.guard("NONE", place)
+        elif isinstance(compiled, types.FunctionType) and compiled_by_torch(compiled) is not None:
+            cx.guard("ID", place, identity(compiled))
+        else:
             raise unsupported("nested-region", self.describe())
-        cx.guard("NONE", Attr(self.source, "_compiled_call_impl"))
         self.rely_on(cx, hooks=hook_counts(self.real))
         refuse_changed(cx, self)
         if has_hooks(self.real):

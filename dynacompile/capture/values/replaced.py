@@ -5,6 +5,7 @@ What they do for Dynamo is nothing to capture, which goes on with the functions 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
@@ -12,13 +13,22 @@ from dynacompile.ir.fakes import WRAPPER
 from dynacompile.ir.source import Attr, ClosureCell, Source
 
 ORIGINAL = "_torchdynamo_orig_callable"  # attribute of a disabled function
+MADE_BY = "_dynamo.eval_frame"  # the module in which torch.compile makes its functions
 TAGS = "_dynamo.mutation_guard"  # whose nn.Module.__init__ and __setstate__ note when a module was made
 TAGGED = ("init", "setstate")
 
 
-def replaced_by_dynamo(function: FunctionType, source: Source) -> tuple[FunctionType, Source] | None:
+def compiled_by_torch(function: FunctionType) -> Callable[..., Any] | None:
+    """What a function that torch.compile has made compiles; None for all others."""
+    made = str(function.__globals__.get("__name__")).endswith(MADE_BY) and function.__code__.co_qualname.startswith("_TorchDynamoContext.__call__.")
+    return function.__dict__.get(ORIGINAL) if made else None
+
+
+def replaced_by_dynamo(function: FunctionType, source: Source) -> tuple[Callable[..., Any], Source] | None:
     """The function that one of Dynamo's stands for, and where it is; None for all others, disabled ones of users among them."""
     original = function.__dict__.get(ORIGINAL)
+    if (compiled := compiled_by_torch(function)) is not None:
+        return compiled, Attr(source, ORIGINAL)
     if isinstance(original, FunctionType):
         return (original, Attr(source, ORIGINAL)) if is_part_of_an_optimizer(original) and not is_around_such_a_part(function) else None
     if not str(function.__globals__.get("__name__")).endswith(TAGS):
