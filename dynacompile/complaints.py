@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from types import TracebackType
@@ -22,7 +23,19 @@ class Complaints:
             if cause in self.known:
                 return
             self.known.add(cause)
-        warnings.warn(printable(text, longest=2000), RuntimeWarning, stacklevel=3)
+        warn(printable(text, longest=2000))
+
+
+OURS = ("dynacompile", "torch", "importlib")
+"""Packages whose lines say nothing to whoever is warned."""
+
+
+def warn(text: str) -> None:
+    """A RuntimeWarning, told with the line of the program that led to it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
+        frame, level = frame.f_back, level + (frame.f_globals.get("__name__", "").partition(".")[0] != "importlib")
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
 
 
 COMPLAINTS = Complaints()

@@ -13,7 +13,6 @@ import sys
 import sysconfig
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ import torch
 from torch.autograd import forward_ad
 
 from dynacompile.compilers import Toolchain, first_errors, made_file, made_library, missing_compiler, run_compiler, toolchain, words
-from dynacompile.complaints import COMPLAINTS, Reporting
+from dynacompile.complaints import COMPLAINTS, Reporting, warn
 from dynacompile.cpython import SUPPORTED
 from dynacompile.env import native_dir, secret_key
 from dynacompile.errors import BuildError, ConfigError
@@ -102,7 +101,7 @@ def core() -> ModuleType:
             sys.modules[NAME] = module
     reason = selftest_failure()
     if reason:
-        warnings.warn(f"dynacompile runs eagerly: {reason}", RuntimeWarning, stacklevel=3)
+        warn(f"dynacompile runs eagerly: {reason}")
     return sys.modules[NAME]
 
 

@@ -16,7 +16,7 @@ from dynacompile.guards.program import Failure, evaluate, failures
 from dynacompile.ir.captured import Guard, TensorFacts
 from dynacompile.ir.expressions import Expression, Quantity, evaluated
 from dynacompile.ir.guard_facts import ShapeFacts, is_a, plain_twin
-from dynacompile.ir.source import Registered, Source, dotted
+from dynacompile.ir.source import UNNAMED, Registered, Source, dotted
 from dynacompile.ir.wording import shown_name
 from dynacompile.quoting import printable, without_values
 
@@ -27,8 +27,14 @@ def nearest_failures(frame: Any, entries: list[Any]) -> list[Failure]:
 
 
 def texts(failed: list[Failure]) -> tuple[str, ...]:
-    """Each as `source: old -> new`."""
-    return summarised(tuple(f.text for f in failed))
+    """Each as `source: old -> new`. Strides of a tensor whose sizes differ follow from those, and are left out."""
+    resized = {f.guard.source for f in failed if is_part(f, "size(")}
+    return summarised(tuple(f.text for f in failed if not (is_part(f, "stride(") and f.guard.source in resized)))
+
+
+def is_part(failure: Failure, part: str) -> bool:
+    """Whether a tensor's size or stride differs."""
+    return failure.guard.kind == "TENSOR_MATCH" and failure.subject.rpartition(".")[2].startswith(part)
 
 
 def summarised(failed: tuple[str, ...]) -> tuple[str, ...]:
@@ -127,8 +133,8 @@ def advice(failed: Sequence[Failure], guards: Sequence[Guard], frame: Any, confi
     if not serves(guards, {f.guard.source: f for f in failed if f.guard.source is not None}, frame):
         return Advice(expected="the program does something else for these sizes and numbers, or needs them as constants")
     numbers = tuple(dict.fromkeys(f.guard.source.text() for f in failed if f.guard.kind == "EQUALS" and f.guard.source is not None))
-    if unnamed := [name for name in numbers if name.startswith(".")]:  # what the stack holds at a graph break
-        return Advice(expected=f"{unnamed[0]}, which Python computed at the graph break, is a constant at first, and a symbol in the new entry")
+    if unnamed := [name for name in numbers if name.startswith(UNNAMED)]:  # what the stack holds at a graph break
+        return Advice(expected=f"{without_values(unnamed[0])}, a number that Python computed there, is a constant at first, and a symbol in the new entry")
     if hidden := [name for name in numbers if without_values(name) != name or "\\" in name or '"' in name]:
         return Advice(expected=f"{without_values(hidden[0])} is a constant at first, and a symbol in the new entry, which serves its other values")
     sizes = [f for f in failed if f.guard.kind == "TENSOR_MATCH"]

@@ -10,6 +10,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_
 from types import CodeType
 from typing import Any
 
+from dynacompile.complaints import warn
 from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, bucket_view
 from dynacompile.errors import Unsupported
@@ -69,7 +70,11 @@ class RegionInfo:
     def warn_of_python(self, reason: Unsupported) -> None:
         if self.target not in self.warned:
             self.warned.add(self.target)
-            warnings.warn(f"{self.name} is compiled in name only, and runs as Python: [{reason.code}] {reason.reason}", RuntimeWarning, stacklevel=3)
+            text = f"{self.name} is compiled in name only, and runs as Python: [{reason.code}] {reason.reason}"
+            if self.target is None:
+                warn(text)
+            else:
+                warnings.warn_explicit(text, RuntimeWarning, self.target.co_filename, self.target.co_firstlineno)
 
     def override(self, options: Mapping[str, Any]) -> str:
         """What sets `options` for this region, as the user can paste it; empty where there are none."""
@@ -102,7 +107,7 @@ def buckets_of(region: Any) -> tuple[BucketView, ...]:
 def why_not_met(target: CodeType | None) -> str:
     """Why a call of a region showed the compiler no frame. target: the code that the region is about."""
     if target is None:
-        return "its code is not Python's"
+        return "its code is not Python's, or torch's own"
     if runs_later(target):
         return "it is a generator or coroutine, whose frame runs after the call"
     match native_core().left_to_python(target):

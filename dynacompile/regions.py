@@ -169,5 +169,5 @@ def over_limit(frame: Any, info: RegionInfo, entries: list[Any], option: str, *,
         )
         SESSION.bus.emit(hit)
         tell_failures(differences, info, frame.code)
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+        warnings.warn_explicit(text, RuntimeWarning, frame.code.co_filename, frame.code.co_firstlineno)
     return native_core().RUN_ONCE if alone else native_core().RUN_PLAINLY

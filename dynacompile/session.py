@@ -6,7 +6,6 @@ import inspect
 import itertools
 import os
 import threading
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import torch
 import typing_extensions
 
 from dynacompile.capture.bytecode import CodeCache
+from dynacompile.complaints import warn
 from dynacompile.events import Bus
 from dynacompile.ir.fakes import CHANGED as STOOD_IN
 from dynacompile.ir.fakes import FakeMode
@@ -80,7 +80,7 @@ class Session:
         """Loads the native core (built at the first use). False where it does not work here: then regions run eagerly, and a warning says why."""
         usable, reason = native_usable()
         if not usable:
-            warnings.warn(f"dynacompile runs eagerly: {reason}", RuntimeWarning, stacklevel=3)
+            warn(f"dynacompile runs eagerly: {reason}")
             return False
         with self.lock:
             self.prepare()

@@ -368,7 +368,7 @@ class Symbols:
                     self.violated(name, f"the program is right only where it is {sign} {bound}, the mark says {sign} {asked}", places.get(symbol))
 
     def violated(self, name: str, what: str, place: Site | None) -> None:
-        hint = "change that line, or the mark; dynacompile.maybe_mark_dynamic allows a constant"
+        hint = "mark what has to have the same size, too, as a batch's targets; or change that line; dynacompile.maybe_mark_dynamic allows a constant"
         raise MarkViolated(f"{name} is marked as dynamic, but {what}" + (f"\n  at {place}" if place is not None else ""), hint)
 
 

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, TypeVar, dataclass_transform
 from dynacompile.ir.frozen import record
 
 T = TypeVar("T", bound=type)
+UNNAMED = "<value"
+"""Begins the text of what has no name in the program."""
 
 
 def dotted(text: str) -> str:
@@ -84,6 +86,8 @@ class Local(Source):
     slot: int
 
     def text(self) -> str:
+        if found := re.match(r"\.s(\d+)", self.name):  # a parameter by which a resume function gets a value on the stack
+            return f"{UNNAMED} {found[1]} at the break>"
         return self.name
 
 

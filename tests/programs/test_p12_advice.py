@@ -314,3 +314,30 @@ def test_a_key_of_a_dispatch_is_told_its_entry():
     (again,) = told_by(dynacompile.compile(lambda x: x + 1, **OWN, **by_key), calls)
     assert again.override == "dispatch_options={'a': {'dynamic': {'x': {0: {}}}}}"
     assert told_by(dynacompile.compile(lambda x: x + 1, **OWN, **by_key, **applied(again.override)), calls) == []
+
+
+def test_strides_that_follow_from_sizes_are_not_told():
+    (again,) = told_by(dynacompile.compile(lambda x: x * 2, **OWN), [(torch.ones(4, 3),), (torch.ones(4, 5),)])
+    assert again.failed == ("x.size(1): 3 -> 5",)
+    (again,) = told_by(dynacompile.compile(lambda x: x * 3, **OWN), [(torch.ones(4, 4),), (torch.ones(4, 4).t(),)])
+    assert all(".stride(" in text for text in again.failed)
+
+
+def test_values_without_names_are_told_in_words():
+    def fn(x, y):
+        return (x * 2) + len(str(dynacompile.graph_break())) * y
+
+    events = told_by(dynacompile.compile(fn, **OWN), [(rows(4), rows(4)), (rows(3), rows(3))])
+    failed = [text for event in events for text in event.failed if "resume" in event.frame]
+    assert "<value 0 at the break>.size(0): 4 -> 3" in failed and not [text for text in failed if ".s0" in text]
+
+
+def test_a_limit_is_told_at_the_line_of_the_function():
+    def fn(x, flag):
+        return x + len(flag)
+
+    compiled = dynacompile.compile(fn, **merged(OWN, {"recompile_limit": 1}))
+    compiled(ONE, "a")
+    with pytest.warns(RuntimeWarning, match="reached recompile_limit=1") as told:
+        compiled(ONE, "bb")
+    assert [(warned.filename, warned.lineno) for warned in told] == [(fn.__code__.co_filename, fn.__code__.co_firstlineno)]
