@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dynacompile import events
-from dynacompile.callbacks.paths import with_names
+from dynacompile.callbacks.paths import with_names, with_setting
 from dynacompile.complaints import COMPLAINTS, Reporting
 from dynacompile.events import Event
 from dynacompile.quoting import printable
@@ -43,7 +43,7 @@ class Ledger:
     seen: list[tuple[int, Event]] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
-        event = with_names(event)
+        event = with_setting(with_names(event))
         self.seen.append((self.batch, event))
         if self.lines is not None:
             with Reporting(f"writing {self.lines.path}"):
@@ -118,7 +118,7 @@ class Ledger:
         reasons = [event.reason for event in self.of(events.FrameSkipped) if event.region == region]
         reasons += [f"[{event.code}] {event.reason}" for event in self.of(events.GraphBroke) if event.region == region]
         if not reasons and all(event.region != region for event in self.of(events.Compiled)):
-            return "nothing of it had been built when the run ended"
+            return "the run ended before it was compiled"
         return reasons[0] if reasons else "it has no operations on tensors"
 
     def told(self) -> list[Told]:
@@ -209,7 +209,7 @@ def read_trace(path: Path) -> Ledger:
             COMPLAINTS.warn(("trace", str(path)), f"{path} has lines that are no events: they are left out")
             continue
         ledger.batch = values.pop("batch", 0)
-        ledger(kind(**{name: hashable(value) for name, value in values.items()}))
+        ledger.seen.append((ledger.batch, with_names(kind(**{name: hashable(value) for name, value in values.items()}))))
     return ledger
 
 

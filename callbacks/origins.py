@@ -83,6 +83,12 @@ def origins() -> Origins:
     return Origins(given, own if isinstance(own, Mapping) else {}, name.removesuffix(".yaml"), choice, loses, chosen)
 
 
+def has_group() -> bool:
+    """Whether a Hydra job runs whose config has the group."""
+    module = sys.modules.get(HYDRA)
+    return module is not None and module.HydraConfig.initialized() and bool(module.HydraConfig.get().runtime.choices.get(GROUP))
+
+
 def keys_of_all(written: Mapping[str, Any]) -> list[str]:
     """The keys below `compile` that a config for the package of all sets."""
     section = written.get(GROUP)

@@ -1,12 +1,16 @@
-"""What guards and recompiles say of Lightning's objects, in the names by which a step reads them: `self.global_step` and not the counter behind it."""
+"""What guards and recompiles say, as the user of a run writes it: `self.global_step` and not the counter behind it, settings as the program takes them."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 
+import yaml
+
+from dynacompile.callbacks.origins import GROUP, has_group
 from dynacompile.events import Event, GuardFailed, LimitHit, Recompiled
 
+MODULES = f"{GROUP}.modules="
 LOOP = r"\b_trainer\.fit_loop\."
 READ_AS = (
     (re.compile(LOOP + r"epoch_loop\.automatic_optimization\.optim_progress\.optimizer\.step\.total\.completed\b"), "global_step"),
@@ -28,8 +32,23 @@ def as_read(text: str) -> str:
     return text
 
 
+def as_setting(override: str) -> str:
+    """A line of config as the program takes it: in a Hydra app with the group `compile` an override of its command line, else the keyword of the callback."""
+    if not override.startswith(MODULES) or has_group():
+        return override
+    try:
+        return f"modules={yaml.safe_load(override.removeprefix(MODULES))!r}"
+    except yaml.YAMLError:  # a glob that begins with what YAML has another meaning for
+        return override
+
+
+def with_setting(event: Event) -> Event:
+    """The event with what it advises as this process takes it."""
+    return dataclasses.replace(event, override=as_setting(event.override)) if isinstance(event, (Recompiled, LimitHit)) else event
+
+
 def with_names(event: Event) -> Event:
-    """The event as a user reads it. What it advises stays as it is, for settings go by paths."""
+    """The event as a user reads it. What it advises goes by paths."""
     match event:
         case Recompiled():
             return dataclasses.replace(event, failed=tuple(map(as_read, event.failed)), expected=as_read(event.expected), done=as_read(event.done))

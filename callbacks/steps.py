@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import lightning as L
 import lightning_utilities
@@ -37,6 +39,14 @@ dynacompile.leave_to_python(L.LightningModule.manual_backward, reason="it runs a
 dynacompile.leave_to_python(L.LightningModule.toggle_optimizer, L.LightningModule.untoggle_optimizer, reason="it changes what requires gradients")
 
 
+def counters(step: Callable[..., Any]) -> tuple[str, ...]:
+    """What the step calls its arguments after the batch, all of which Lightning passes by place: the numbers of batches and of data loaders."""
+    try:
+        return tuple(inspect.signature(step).parameters)[1:3]
+    except (TypeError, ValueError):  # a callable that has no signature
+        return ()
+
+
 def rates(trainer: L.Trainer) -> tuple[str, ...]:
     """Ends of the paths by which a step reads the learning rates of the run's optimizers, where schedulers change them."""
     groups = max((len(config.scheduler.optimizer.param_groups) for config in trainer.lr_scheduler_configs if hasattr(config.scheduler, "optimizer")), default=0)
@@ -52,8 +62,9 @@ class CompiledRun(CompiledParts):
         for name in STEPS[trainer.state.fn]:  # type: ignore[index]
             if is_overridden(name, module) or name == "predict_step":
                 with self.isolated():
-                    arguments = {"isolate_recompiles": True, **self.arguments(name, varying)}
-                    compiled = dynacompile.compile(getattr(module, name), name=name, **arguments)
+                    step = getattr(module, name)
+                    arguments = {"isolate_recompiles": True, **self.arguments(name, tuple(dict.fromkeys((*varying, *counters(step)))))}
+                    compiled = dynacompile.compile(step, name=name, **arguments)
                 self._own.callback(put_back, module, {name: module.__dict__.get(name)}, {name: compiled})
                 module.__dict__[name] = self.regions[name] = compiled
 

@@ -1,6 +1,8 @@
-"""What recompiles of compiled steps suggest is a line of the callback's config, and prevents them."""
+"""What recompiles of compiled steps suggest is a setting of the callback, and prevents them."""
 
 from __future__ import annotations
+
+import ast
 
 import lightning as L
 import pytest
@@ -9,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
-from dynacompile.callbacks import DynamoCallback
+from dynacompile.callbacks import DynamoCallback, paths
 from tests.callbacks.conftest import Net
 
 QUICK = {"backend": "eager", "measure_steps": 0}
@@ -48,9 +50,9 @@ def recompiles(cls, rows, tmp_path, **settings):
 @pytest.mark.parametrize(
     ("cls", "rows", "told"),
     [
-        (Plain, 18, "compile.modules={training_step: {dynamic: {batch.0: {0: {}}, batch.1: {0: {}}}}}"),
-        (Scaled, 16, "compile.modules={training_step: {varying: [self.scale]}}"),
-        (Scaled, 18, "compile.modules={training_step: {dynamic: {batch.0: {0: {}}, batch.1: {0: {}}}}}"),
+        (Plain, 18, "modules={'training_step': {'dynamic': {'batch.0': {0: {}}, 'batch.1': {0: {}}}}}"),
+        (Scaled, 16, "modules={'training_step': {'varying': ['self.scale']}}"),
+        (Scaled, 18, "modules={'training_step': {'dynamic': {'batch.0': {0: {}}, 'batch.1': {0: {}}}}}"),
     ],
     ids=["last-batch", "number", "both"],
 )
@@ -59,6 +61,20 @@ def test_what_a_step_is_told_prevents_it(cls, rows, told, tmp_path):
     assert told in [event.override for event in found]
     modules: dict = {}
     for event in found:
-        for name, options in OverridesParser.create().parse_override(event.override).value().items():
+        for name, options in ast.literal_eval(event.override.removeprefix("modules=")).items():
             modules.setdefault(name, {}).update(options)
     assert recompiles(cls, rows, tmp_path, modules=modules) == []
+
+
+@pytest.mark.parametrize("line", ["compile.modules={net.blocks.0: {dynamic: {batch.x: {0: {}}}}}", "compile.modules={net: {varying: [self.scale, lr]}}"])
+def test_settings_are_told_as_the_program_takes_them(line, monkeypatch):
+    told = paths.as_setting(line)
+    assert DynamoCallback(modules=ast.literal_eval(told.removeprefix("modules="))).settings.overrides
+    monkeypatch.setattr(paths, "has_group", lambda: True)
+    assert paths.as_setting(line) == line
+    assert OverridesParser.create().parse_override(line).value() == ast.literal_eval(told.removeprefix("modules="))
+
+
+def test_what_is_no_line_of_config_is_told_as_it_is():
+    for text in ("", "dynamic={'x': {0: {}}}", "compile.modules={*: {recompile_limit: 4}}"):
+        assert paths.as_setting(text) == text

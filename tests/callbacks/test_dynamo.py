@@ -167,7 +167,7 @@ def test_events_of_a_region_are_counted_apart():
 
 def test_why_a_part_runs_as_python():
     ledger = Ledger()
-    assert ledger.why_eager("step") == "nothing of it had been built when the run ended"
+    assert ledger.why_eager("step") == "the run ended before it was compiled"
     ledger(Compiled(region="step", frame="f", graph=0, ops=0, guards=1, kernels=0, seconds=0.1))
     assert ledger.why_eager("step") == "it has no operations on tensors"
     ledger(FrameSkipped(region="step", site="f", reason="[generator] a generator"))

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import signal
+from html import unescape
 from pathlib import Path
 
 import lightning as L
@@ -115,9 +116,9 @@ def test_limits_and_recompiles_are_shown_with_what_to_do(fit, tmp_path):
     callback = DynamoCallback({**ALONE, "measure_steps": 0, "modules": {"net": {"recompile_limit": 3}}})
     fit(callback, cls=Limited)
     text = shown(callback.outcome)
-    assert "limits hit 1: eager from there on" in text and "to allow more: compile.modules={net: {recompile_limit: 6}}" in text
+    assert "limits hit 1: eager from there on" in text and "to allow more: modules={'net': {'recompile_limit': 6}}" in text
     assert "expected: each value has an entry of its own" in text
-    assert "limit of 3 entries: " in page(tmp_path) and "compile.modules={net: {recompile_limit: 6}}" in page(tmp_path)
+    assert "limit of 3 entries: " in page(tmp_path) and "modules={'net': {'recompile_limit': 6}}" in unescape(page(tmp_path))
 
 
 def test_the_screen_names_the_page_of_the_run(fit, tmp_path, capsys, monkeypatch):
@@ -196,3 +197,46 @@ def test_the_page_of_a_fit_has_its_settings_versions_and_hardware(fit, tmp_path,
     assert "Settings of this run" in told and "measure_after 2" in told and "recompile_limit 5" in told
     assert f"torch {torch.__version__}" in told and f"python {platform.python_version()}" in told and f"lightning {L.__version__}" in told
     assert f"{os.cpu_count()} threads, of which torch uses {torch.get_num_threads()}" in told
+
+
+def test_a_run_of_wrong_settings_has_no_screen_and_no_files(fit, tmp_path, capsys):
+    with pytest.raises(dynacompile.exc.ConfigError, match="no module matches 'ned'"):
+        fit(DynamoCallback({**EAGER, "modules": {"ned": {"fuse": False}}}))
+    assert "dynacompile" not in capsys.readouterr().out
+    assert not list(tmp_path.rglob("compile_*"))
+
+
+class Counts(Regression):
+    """Calls the number of a batch `i`."""
+
+    def training_step(self, batch, i):
+        self.log("at", i * 1.0)
+        return super().training_step(batch, i)
+
+
+def test_the_number_of_a_batch_may_have_any_name(fit):
+    callback = DynamoCallback({**EAGER, "measure_steps": 0})
+    fit(callback, cls=Counts)
+    assert not [event for event in callback.outcome.ledger.recompiles if event.region == "training_step" and any("i:" in text for text in event.failed)]
+
+
+class Within(Regression):
+    """A part of it is compiled by torch.compile."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.compile(self.net, backend="eager")
+
+
+def test_what_torch_compile_has_compiled_is_a_part_of_the_step(fit):
+    callback = DynamoCallback({**EAGER, "measure_steps": 0})
+    fit(callback, cls=Within)
+    assert not callback.outcome.ledger.breaks and "training_step" in callback.outcome.compiled
+
+
+def test_a_module_that_torch_compile_has_compiled_is_refused(tmp_path):
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(4, 4), torch.ones(4, 1)), batch_size=2)
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "enable_model_summary": False}
+    trainer = L.Trainer(max_epochs=1, default_root_dir=tmp_path, callbacks=[DynamoCallback({**EAGER, "measure_steps": 0})], **quiet)
+    with pytest.raises(dynacompile.exc.ConfigError, match="torch.compile has compiled Regression.*give the trainer the module itself"):
+        trainer.fit(torch.compile(Regression(), backend="eager"), data)
