@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 import dynacompile
 from dynacompile.callbacks.overrides import check_added_keys, read_arguments, wrong_setting
 from dynacompile.callbacks.sweep_runs import Result
-from dynacompile.errors import ConfigError, nearest
+from dynacompile.errors import ConfigError, DynacompileError, nearest
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
@@ -35,7 +35,7 @@ def main(cfg: DictConfig) -> Result:
         trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=[instantiate(logger) for logger in cfg.logger.values()])
         trainer.fit(instantiate(cfg.model), datamodule=instantiate(cfg.data))
         return Result({name: float(value) for name, value in trainer.callback_metrics.items()}, cfg.objective or "")
-    except (ConfigError, InstantiationException, TypeError, ValueError) as error:
+    except (DynacompileError, InstantiationException, TypeError, ValueError) as error:
         cause = wrong_setting(error)
         if cause is None:
             raise

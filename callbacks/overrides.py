@@ -7,6 +7,7 @@ and `compile.modules.type:Block.mode=max-autotune` through, choices for sweeps i
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,13 +23,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from dynacompile.callbacks.settings import TYPE, CompileSettings
-from dynacompile.errors import ConfigError, nearest
+from dynacompile.errors import ConfigError, DynacompileError, MarkViolated, RecompileLimitError, Unsupported, nearest
 
 
 def read_arguments() -> None:
     """Makes of `sys.argv` what Hydra reads: call it before the app's main. Ends the program with one line for a key of `compile` that does not exist."""
     arguments = [in_hydras_syntax(argument) for argument in sys.argv[1:]]
     check_compile_overrides(arguments)
+    check_plugins(arguments)
     sys.argv[1:] = arguments
 
 
@@ -67,6 +69,26 @@ def check_compile_overrides(arguments: Sequence[str]) -> None:
             raise SystemExit(f"error: unknown key {key}: {nearest(name, CompileSettings.names())}")
 
 
+PLUGINS = {"hydra/launcher": {"joblib": "joblib_launcher", "submitit": "submitit_launcher"}, "hydra/sweeper": {"optuna": "optuna_sweeper"}}
+"""Hydra's plugins that the extra `sweep` installs: by the group that they add to, and the beginning of a choice there."""
+
+
+def check_plugins(arguments: Sequence[str]) -> None:
+    """Ends the program with one line for a launcher or sweeper whose plugin is not installed."""
+    for argument in arguments:
+        group, _, choice = argument.partition("=")
+        plugin = PLUGINS.get(group, {}).get(choice.partition("_")[0])
+        if plugin is not None and not is_found(f"hydra_plugins.hydra_{plugin}"):
+            raise SystemExit(f"error: {argument} needs a plugin that is not installed: pip install 'dynacompile[sweep]'")
+
+
+def is_found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package around it
+        return False
+
+
 def check_added_keys() -> None:
     """Within a job: raises ConfigError for an override `+key=...` whose key is near to one of the config, and that no other override refers to by `${key}`:
     Hydra adds it, and nothing reads it."""
@@ -82,10 +104,15 @@ def check_added_keys() -> None:
             raise ConfigError(f"{override.input_line} adds a new key {key!r}, which nothing reads: {nearest(key, known)}")
 
 
-def wrong_setting(error: Exception) -> ConfigError | None:
-    """Within a job: the wrong setting that ended it with `error`. None for an error of the program, which gets a note where a setting may be at fault."""
+ASKED_FOR = (MarkViolated, RecompileLimitError, Unsupported)
+"""What settings turn into errors: `dynamic`, limits and `fullgraph`. Each says which line of the program does not keep to them."""
+
+
+def wrong_setting(error: Exception) -> DynacompileError | None:
+    """Within a job: the setting that ended it with `error`, wrong or not kept to. None for an error of the program, which gets a note
+    where a setting may be at fault."""
     cause = error.__cause__ if isinstance(error, InstantiationException) else error
-    if isinstance(cause, ConfigError):
+    if isinstance(cause, (ConfigError, *ASKED_FOR)):
         return cause
     words = words_for_numbers()
     if words and isinstance(error, InstantiationException):

@@ -66,7 +66,8 @@ def went(outcome: Outcome) -> Facts:
     """How training went."""
     rows = []
     if outcome.train_step_ms is not None:
-        rows.append(("training", f"{outcome.steps} batches of {outcome.train_step_ms:.1f} ms (median, with optimizer), {seconds(outcome.fit_seconds)} in all"))
+        batches = counted(outcome.steps, "batch", "batches")
+        rows.append(("training", f"{batches} of {outcome.train_step_ms:.1f} ms (median, with optimizer), {seconds(outcome.fit_seconds)} in all"))
     rows += [(name, f"{value:.4f}") for name, value in sorted(outcome.losses.items())]
     if outcome.peak_bytes is not None:
         rows.append(("peak GPU memory", f"{outcome.peak_bytes / 2**30:.2f} GiB"))

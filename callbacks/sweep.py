@@ -18,7 +18,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from dynacompile.callbacks.sweep_page import write_page
+from dynacompile.callbacks.sweep_page import best_job, write_page
 from dynacompile.callbacks.sweep_plot import write_plot
 from dynacompile.callbacks.sweep_runs import ERROR_FILE, FILE, Run, first_line, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, comparison
@@ -106,6 +106,7 @@ def show_sweep(folder: Path) -> int:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=WIDTH_OF_FILES)
     console.print(comparison(runs))
+    console.print(" ".join(best_job(runs)), soft_wrap=True, highlight=False, markup=False)
     with Reporting(f"writing the comparison in {folder}"):
         write_whole(folder / "sweep.md", as_markdown(runs))
         write_whole(folder / "sweep.csv", as_csv(runs))

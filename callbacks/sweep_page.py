@@ -35,15 +35,16 @@ class Job:
 FAILED_SHOWN = 3  # above the table, which has all
 
 
-def headline(runs: Sequence[Run]) -> list[str]:
-    """What a person reads first: the job that gains most over compile=none, or, in a sweep without that, over its own eager steps; and how many failed."""
-    rows = rows_of(runs)
-    told = []
+def best_job(runs: Sequence[Run]) -> list[str]:
+    """The job that gains most over compile=none, or, in a sweep without that, over its own eager steps."""
+    rows, told = rows_of(runs), []
     compiled = [row for row in rows if row.speedup_over_eager is not None]
     against_none = [row for row in compiled if row.speedup_over_none is not None]
     if compiled:
         field, of = ("speedup_over_none", "those of compile=none") if against_none else ("speedup_over_eager", "its eager ones")
-        best = max(against_none or compiled, key=lambda row: getattr(row, field))
+        rivals = against_none or compiled
+        sure = [row for row in rivals if (getattr(row, f"{field}_low") or 0) > 1]  # beyond the noise of the machine
+        best = max(sure or rivals, key=lambda row: getattr(row, field))
         factor, low, high = (getattr(best, field + end) for end in ("", "_low", "_high"))
         with_what = printable(" ".join(o for o in best.overrides if o not in shared_overrides(runs))) or "defaults"
         place = "gains most" if factor > 1 else "loses least"
@@ -53,6 +54,12 @@ def headline(runs: Sequence[Run]) -> list[str]:
             told.append(f"With 90 % confidence the factor lies between {low:.2f} and {high:.2f}{noise}.")
     elif rows:
         told.append("No job has measured a compiled step.")
+    return told
+
+
+def headline(runs: Sequence[Run]) -> list[str]:
+    """What a person reads first: the job that gains most, and how many failed."""
+    rows, told = rows_of(runs), best_job(runs)
     failed = [row for row in rows if row.failed and row.failed != "not finished"]
     if failed:
         told.append(f"{len(failed)} of {len(rows)} jobs failed; their reasons stand under outcome in the table.")

@@ -43,7 +43,7 @@ class KeptTensor:
             if not is_wrapper and tensor.layout not in (torch.strided, torch.sparse_coo):
                 raise Left(f"is a tensor of the layout {tensor.layout}")
             if tensor.grad_fn is not None and is_live(tensor.grad_fn):
-                raise Left("holds a graph that no backward has run through yet, which can run once only")
+                raise Left("holds a graph that no backward has run through yet, which can run once only: detach() what is kept or given to a metric")
             with torch.enable_grad():
                 history = None if tensor.grad_fn is None else tensor.unsqueeze(0)[:0].sum()
             return cls(

@@ -104,9 +104,9 @@ def amount(number: float) -> str:
     return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
 
 
-def counted(count: float, name: str) -> str:
-    """How many there are of something, in words: "1 graph", "2 graphs"."""
-    return f"{count:.0f} {name}{'' if count == 1 else 's'}"
+def counted(count: float, name: str, plural: str = "") -> str:
+    """How many there are of something, in words: "1 graph", "2 graphs". plural: where it is not the name and an s."""
+    return f"{count:.0f} {name if count == 1 else plural or f'{name}s'}"
 
 
 def as_code(values: Mapping[str, Any]) -> str:

@@ -124,4 +124,4 @@ def break_even_told(times: StepTimes, compile_seconds: float, steps: int) -> str
     step = times.break_even(compile_seconds)
     if step is None:
         return "not known: the speed-up is within noise" if times.is_within_noise else "not in this run: a compiled step is not faster"
-    return f"at step {step} of {steps}" if step <= steps else f"not within {steps} steps: at step {step}"
+    return f"at step {step} of {steps}" if step <= steps else f"not within {steps} steps; it would at step {step}"

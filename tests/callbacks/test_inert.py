@@ -531,7 +531,7 @@ class NamesAGlobalIterator(Steps):
         (DrawsABatch, "draws from a data loader (DrawsABatch.extra, test_inert.py:"),
         (HoldsAGenerator, "`net.stream` is an iterator (generator), which can't be rewound"),
         (HoldsAFile, "`file` is an open file"),
-        (HoldsAGraph, "`hidden` holds a graph that no backward has run through yet, which can run once only"),
+        (HoldsAGraph, "`hidden` holds a graph that no backward has run through yet, which can run once only: detach() what is kept or given to a metric"),
         (NamesAGlobalIterator, "`the global STREAM` is an iterator (range_iterator), which can't be rewound"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",

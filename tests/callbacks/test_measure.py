@@ -191,7 +191,7 @@ def test_the_screen_names_spread_rate_and_break_even():
 def test_break_even():
     faster = StepTimes(eager=10.0, compiled=8.0, steps=5)
     assert faster.break_even(0.2) == 100
-    assert dict(rows(faster, "", 0.2, 50))["paid off"] == "not within 50 steps: at step 100"
+    assert dict(rows(faster, "", 0.2, 50))["paid off"] == "not within 50 steps; it would at step 100"
     assert StepTimes(eager=10.0, compiled=10.0, steps=5).break_even(0.2) is None
     within_noise = times([10.0, 11.0, 10.5, 10.2, 12.0], [8.0, 8.5, 8.1, 8.2, 13.0])
     assert within_noise.break_even(0.2) is None

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
+from dynacompile.callbacks.overrides import is_found
 from dynacompile.callbacks.settings import CompileSettings
 from tests.forked import LIGHTNING, ROOT, run
 
@@ -67,6 +68,12 @@ def test_a_run_ends_with_its_summary(tmp_path):
         ("matmul_precision=hihg", "error: unknown matmul_precision 'hihg': did you mean 'high'"),
         ("trainer.max_steps=four", "error: trainer.max_steps is a number in the config (24), and 'four' here (TypeError: "),
         ("+modle=conv", "error: +modle=conv adds a new key 'modle', which nothing reads: did you mean 'model'"),
+        pytest.param(
+            "hydra/launcher=joblib",
+            "error: hydra/launcher=joblib needs a plugin that is not installed: pip install 'dynacompile[sweep]'",
+            marks=pytest.mark.skipif(is_found("hydra_plugins.hydra_joblib_launcher"), reason="it is installed"),
+        ),
+        ("compile.modules={training_step: {dynamic: {batch.0: {0: {}}}}}", "error: batch[0].size(0) is marked as dynamic, but the program is right only"),
         ("objective=val/los", "error: objective=val/los is no number of this job: did you mean 'val/loss'"),
     ],
 )

@@ -109,6 +109,7 @@ def test_every_job_fails_alone(app, tmp_path, capsys):
     assert "OutOfMemoryError: CUDA out of memory" in runs[2].reason and "SystemExit: error: gave up" in runs[3].reason
     assert runs[4].numbers == {"val/loss": 2.0}
     assert "comparison of 5 runs, all with x=2 fixed=no" in shown and "3 of 5 jobs failed" in shown
+    assert "No job has measured a compiled step." in shown
     assert "Traceback" in (tmp_path / "sweep" / "0" / "error.txt").read_text()
 
 
