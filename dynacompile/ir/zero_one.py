@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from dynacompile.ir.memory_order import general_answer, goes_by_order
 from dynacompile.private import of_torch
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -43,16 +44,19 @@ ASKING = frozenset(
 @dataclass
 class Lenience:
     """find_env: the ShapeEnv, which holds this. symbols: sizes that may be 1 in an entry made for another size, which is the value. free: which questions
-    need no guard: none, all, or (outside of operations, while autograd adds up gradients) those that torch has an answer to without a value."""
+    need no guard: none, all, or (outside of operations, while autograd adds up gradients) those that torch has an answer to without a value. by_order: the
+    operation that runs gives the same whether its operands are contiguous or not."""
 
     find_env: Callable[[], Any]
     symbols: dict[Any, int] = field(default_factory=dict)
     free: Literal["none", "answered", "all"] = "none"
+    by_order: bool = False
 
     @contextmanager
     def within(self, operation: Any, arguments: Any = ()) -> Iterator[None]:
         """While `operation` runs on fakes, and all that it is made of."""
-        before = self.free
+        before, by_order = self.free, self.by_order
+        self.by_order = goes_by_order(operation, arguments)
         if self.symbols and before != "all":
             self.free = "all" if is_alike(operation) else "none"
             if self.free == "none" and not is_asking(operation):
@@ -60,7 +64,7 @@ class Lenience:
         try:
             yield
         finally:
-            self.free = before
+            self.free, self.by_order = before, by_order
 
     @contextmanager
     def answered_questions(self) -> Iterator[None]:
@@ -90,6 +94,11 @@ class Lenience:
             return None
         answer = self.find_env()._maybe_evaluate_static(condition, size_oblivious=True)
         return bool(answer) if answer in (True, False) else None
+
+    def general(self, condition: Any, answer: bool) -> bool | None:
+        """The answer to a question about strides that holds whatever they are; None where one is known, or to be asked."""
+        chosen = general_answer(condition, answer)
+        return None if chosen is None or self.find_env()._maybe_evaluate_static(condition) in (True, False) else chosen
 
 
 def is_alike(operation: Any) -> bool:
@@ -131,6 +140,8 @@ def lenient(env: Any) -> Lenience:
 
     def evaluate(node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> Any:
         known = made.decided(node.expr, fallback_value is not None)
+        if known is None and made.by_order and fallback_value is not None:
+            known = made.general(node.expr, fallback_value)
         return ask(this(), node, size_oblivious, fallback_value) if known is None else known
 
     env.evaluate_sym_node = evaluate
