@@ -352,11 +352,12 @@ class Symbols:
         return [shape_guard(formula("same", self.quantities[s], self._values[s]), place) for s in symbols]
 
     def check_marks(self, places: Mapping[Any, Site]) -> None:
-        """Raises MarkViolated where the program needs one value, or fewer values, of a dimension that the user marked as dynamic."""
+        """Raises MarkViolated where the program needs one value, or fewer values, of a dimension that the user marked as dynamic. A size for which it does
+        something else than for others, as a view instead of a copy, has an entry of its own, as 0 and 1 have."""
         for symbol, mark in self._strict.items():
             name = self.quantities[symbol].text()
             value = self.env.replace(symbol)
-            if self._values[symbol] < LEAST:
+            if self._values[symbol] < LEAST or symbol in self.env.small.coincidences:
                 continue
             if value.is_Integer:
                 self.violated(name, f"the program is right only where it is {value}", places.get(symbol))

@@ -24,7 +24,7 @@ from dynacompile.ir.layouts import LAYOUTS, PRESERVED, as_preserved, as_wide, is
 from dynacompile.ir.looks import new_fake
 from dynacompile.ir.pointwise_fakes import pointwise_fake
 from dynacompile.ir.shape_envs import SYMBOLIC
-from dynacompile.ir.view_fakes import VIEWS, view_fake
+from dynacompile.ir.view_fakes import VIEWS, statically, view_fake
 from dynacompile.ir.written_operands import Written, argument, written_by
 from dynacompile.ops.wrappers import Wrapping
 from dynacompile.private import of_torch
@@ -93,7 +93,8 @@ class FakeMode(FakeTensorMode):
         need no list of each index's bag on CPUs, which the rule makes. `native_dropout` that leaves all as it is gives its argument. Norms of weights
         in half precision are in float32. The margin loss of one row is a number, also unreduced. Torch has no rule for what cuDNN samples by a grid. Up to
         torch 2.11 `select` takes a place outside, and `select_scatter` still does: kernels would read there. Vector norms keep dimensions of one
-        element that are counted from the end, and over all of one element they are of the type in which they are computed."""
+        element that are counted from the end, and over all of one element they are of the type in which they are computed. `copy_` to what is not
+        expanded needs to know nothing of its density."""
         if func in SAMPLED:
             with self:
                 return SAMPLED[func](*args)
@@ -102,6 +103,10 @@ class FakeMode(FakeTensorMode):
         run: Any = super()._dispatch_impl
         if func is SPLIT and args[0].dim() and is_zero(args[0].shape[dim := argument(2, "dim", args, kwargs) or 0]):
             return [run(torch.ops.aten.slice.Tensor, types, (args[0], dim), {})]
+        if func is COPY and is_writable(args[0]):
+            with self:
+                of_torch.refs.expand(args[1], args[0].size())
+            return args[0]
         if func is torch.ops.aten.nansum.default and len(args) > 1 and not args[1]:
             args = (args[0], None, *args[2:])
         if func is VECTOR_NORM:
@@ -202,6 +207,14 @@ def adds_at_once(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and is_sum and (padding is None or padding < 0) and is_read_by_rows
 
 
+def is_writable(x: torch.Tensor) -> bool:
+    """Whether some sizes or strides are symbols, and the tensor is known not to be expanded. Torch's rule first asks whether it is dense, by a
+    guard."""
+    symbolic = any(isinstance(n, torch.SymInt) for n in (*x.size(), *x.stride()))
+    return symbolic and all(stride > 0 if type(stride) is int else statically(stride > 0) for stride in x.stride())
+
+
+COPY = torch.ops.aten.copy_.default
 DROPOUT = torch.ops.aten.native_dropout.default
 EMBEDDING_BAG = of_torch.aten_embedding_bag
 SPLIT = torch.ops.aten.split.Tensor

@@ -53,7 +53,7 @@ def as_batch_norm(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.
     """On the CPU, the memory format in which the first operand is contiguous, where strides of dimensions of one element do not count; else as above."""
     x = args[0]
     formats = (torch.contiguous_format, *({4: (torch.channels_last,), 5: (torch.channels_last_3d,)}.get(x.dim(), ())))
-    found = next((f for f in formats if x.is_contiguous(memory_format=f)), None)
+    found = next((f for f in formats if is_dense(x, f)), None)
     if x.device.type != "cpu" or found is None:
         return as_format(run, made, args)
     return run(aten.empty.memory_format, x.shape, dtype=x.dtype, device=x.device, memory_format=found)
@@ -72,13 +72,27 @@ def as_format_resized(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> to
 def as_rolled(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
     """Along each dimension, two parts that the CPU puts together; without dimensions the elements are rolled in one row."""
     x, shifts, dims = (*args, ())[:3]
-    if x.device.type != "cpu" or not dims or x.is_contiguous():
+    if x.device.type != "cpu" or not dims or is_dense(x):
         return None
     for shift, dim in zip(shifts, dims):
         size = x.shape[dim]
         start = (size - shift) % size if size else 0
         x = run(aten.cat.default, [run(aten.slice.Tensor, x, dim, *part) for part in ((start, size), (0, start))], dim)
     return x
+
+
+def is_dense(x: torch.Tensor, form: torch.memory_format = torch.contiguous_format) -> bool:
+    """Whether a tensor is known to be contiguous in a memory format at every call, without a guard. Where this is not known, its strides tell the order of
+    dimensions, unless one has one element, for which torch is asked."""
+    if any(type(n) is int and n <= 1 for n in x.shape):
+        return x.is_contiguous(memory_format=form)
+    order = range(x.dim()) if form is torch.contiguous_format else (0, *range(2, x.dim()), 1)
+    step: Any = 1
+    for d in reversed(order):
+        if not same(x.stride(d), step):
+            return False
+        step = step * x.shape[d]
+    return True
 
 
 def as_contiguous_on_cpus(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:

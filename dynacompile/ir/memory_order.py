@@ -26,7 +26,8 @@ BY_ORDER = frozenset(
         aten.roll, aten.tril, aten.triu, aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.mv, aten.dot, aten.addmv, aten.embedding,
         aten.embedding_dense_backward, aten.constant_pad_nd, aten.stack, aten.slice_scatter, aten.select_scatter, aten.slice_backward,
         aten.select_backward, aten.new_zeros, aten.new_ones, aten.new_empty, aten.new_full, aten.native_layer_norm, aten.native_layer_norm_backward,
-        aten.repeat,
+        aten.repeat, aten.native_batch_norm, aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional,
+        aten._native_batch_norm_legit_no_training, aten._batch_norm_with_update, aten._batch_norm_with_update_functional, aten.native_group_norm,
     }
 )  # fmt: skip
 VIEWS_OF_PRIMS = frozenset({"as_strided", "broadcast_in_dim", "collapse", "collapse_view", "reshape", "slice", "split_dim", "squeeze", "transpose", "view_of"})

@@ -45,12 +45,14 @@ ASKING = frozenset(
 class Lenience:
     """find_env: the ShapeEnv, which holds this. symbols: sizes that may be 1 in an entry made for another size, which is the value. free: which questions
     need no guard: none, all, or (outside of operations, while autograd adds up gradients) those that torch has an answer to without a value. by_order: the
-    operation that runs gives the same whether its operands are contiguous or not."""
+    operation that runs gives the same whether its operands are contiguous or not. coincidences: symbols that are fixed by the answer to a question that torch
+    goes on from either way: the program works for other sizes, too."""
 
     find_env: Callable[[], Any]
     symbols: dict[Any, int] = field(default_factory=dict)
     free: Literal["none", "answered", "all"] = "none"
     by_order: bool = False
+    coincidences: set[Any] = field(default_factory=set)
 
     @contextmanager
     def within(self, operation: Any, arguments: Any = ()) -> Iterator[None]:
@@ -142,7 +144,15 @@ def lenient(env: Any) -> Lenience:
         known = made.decided(node.expr, fallback_value is not None)
         if known is None and made.by_order and fallback_value is not None:
             known = made.general(node.expr, fallback_value)
-        return ask(this(), node, size_oblivious, fallback_value) if known is None else known
+        if known is not None:
+            return known
+        env: Any = this()
+        found: dict[Any, Any] = env.replacements
+        before = len(found)
+        answer = ask(env, node, size_oblivious, fallback_value)
+        if fallback_value is not None and len(found) > before:
+            made.coincidences.update(symbol for symbol in list(found)[before:] if found[symbol].is_Integer)
+        return answer
 
     env.evaluate_sym_node = evaluate
     return made
