@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from dynacompile.ops.checks import require_all
+from dynacompile.ops.lengths import LENGTHS, chosen_pool, linspace
 from dynacompile.private import of_torch
 
 
@@ -36,15 +37,6 @@ def kron(input: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (input.reshape(left) * other.reshape(right)).reshape([a * b for a, b in zip(rows, columns, strict=True)])
 
 
-def linspace(start: float, end: float, steps: int, *, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
-    """As ATen counts: up from `start` in the first half, and down from `end` in the second."""
-    dtype = dtype or torch.get_default_dtype()
-    first, last = (torch.full((), n, dtype=dtype, device=device) for n in (start, end))
-    step = (last - first) / torch.sym_max(steps - 1, 1)
-    place = torch.arange(steps, device=device)
-    return torch.where(place < torch.sym_max(steps // 2, 1), first + step * place.to(dtype), last - step * (steps - 1 - place).to(dtype))
-
-
 def max_pool1d(
     input: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False
 ) -> torch.Tensor:
@@ -56,7 +48,7 @@ def max_pool1d(
 
 def max_pool1d_in_order(*args: Any, **kwargs: Any) -> torch.Tensor:
     """What it does on CPUs where there are none: the result lies in order, however `input` lies."""
-    return max_pool1d(*args, **kwargs).contiguous()
+    return max_pool1d(*args, **kwargs).clone(memory_format=torch.contiguous_format)
 
 
 def number(given: Any) -> Any:
@@ -272,16 +264,12 @@ def of_kron(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     return kron if len(args) == 2 and not kwargs and any(map(is_symbolic, args)) else None
 
 
-def of_linspace(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    plain = len(args) == 3 and kwargs.keys() <= {"dtype", "device"} and not any(isinstance(n, torch.Tensor) for n in args)
-    return linspace if plain and dtype in (torch.float32, torch.float64) and isinstance(args[2], torch.SymInt) else None
-
-
 def of_max_pool1d(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     x = args[0] if args else kwargs.get("input")
     if not isinstance(x, torch.Tensor) or x.dim() not in (2, 3) or not x.is_floating_point() or len(args) > 6 or kwargs.get("return_indices"):
         return None
+    if (whole := chosen_pool(1, True)(args, kwargs)) is not None:
+        return whole
     given = {**dict(zip(("kernel_size", "stride", "padding", "dilation"), args[1:5], strict=False)), **kwargs}
     if any(isinstance(n, (tuple, list)) and len(n) != 1 and not (name == "stride" and not n) for name, n in given.items()):
         return None  # torch refuses it
@@ -415,7 +403,8 @@ def of_affine_grid(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) > 3 or not isinstance(theta, torch.Tensor) or not isinstance(size, (tuple, list)) or not takes_grid(theta, size):
         return None
     is_filled = theta.requires_grad and torch.is_grad_enabled() and 1 in numbers_of(size[2:])
-    return affine_grid if is_filled or torch.is_autocast_enabled(theta.device.type) else None
+    varies = any(isinstance(n, torch.SymInt) for n in size)  # the operator's rule for fakes counts steps by numbers
+    return affine_grid if varies or is_filled or torch.is_autocast_enabled(theta.device.type) else None
 
 
 def takes_grid(theta: torch.Tensor, size: Sequence[Any]) -> bool:
@@ -440,7 +429,6 @@ COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     "take_along_dim": of_take_along_dim,
     torch.kron: of_kron,
     "kron": of_kron,
-    torch.linspace: of_linspace,
     torch.cov: of_cov,
     "cov": of_cov,
     torch.corrcoef: of_corrcoef,
@@ -462,6 +450,7 @@ COMPOSITES: dict[Any, Callable[[Sequence[Any], dict[str, Any]], Any]] = {
     **dict.fromkeys((torch.nanquantile, "nanquantile"), of_nanquantile),
     F.rrelu: of_rrelu,
     torch.lstm: of_lstm,
+    **LENGTHS,
 }
 """By function, or name of a method: what is to be called in its stead for some arguments; None: the function itself."""
 

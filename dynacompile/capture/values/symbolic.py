@@ -93,6 +93,10 @@ class SymbolicInt(Value):
     def method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in ITEMS:
             raise unsupported("would-raise", f"{self.pytype().__name__!r} object is not subscriptable")
+        if name == "bit_length" and not args and not kwargs and self.sym.node.has_hint():
+            bits = self.sym.node.hint.bit_length()
+            if bits and bool(self.sym >= 1 << (bits - 1)) and bool(self.sym < 1 << bits):  # so is each number of as many bits
+                return ConstantValue(bits)
         return ConstantValue(self.constant()).method(cx, name, args, kwargs)
 
     def contains(self, cx: Context, item: Value) -> Value:
