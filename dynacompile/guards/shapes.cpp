@@ -10,7 +10,7 @@ namespace {
 // As INSTRUCTIONS of guards/shapes.py.
 enum Count : int64_t {
     constant, size, stride, value, real, given, add, mul, floordiv, mod, max, min, eq, ne, lt, le, gt, ge, both, either, same, sub, truediv, power, decimals, negated,
-    neg, absolute, finite, tofloat, trunc, floor, ceil, round, sqrt, exp, log, sin, cos, tan, tanh, count
+    neg, absolute, finite, tofloat, trunc, floor, ceil, round, sqrt, exp, log, log2, sin, cos, tan, tanh, count
 };
 constexpr int deepest = 32;
 constexpr double farthest = 4611686018427387904.0;  // of floats that become ints
@@ -146,6 +146,7 @@ bool apply(int64_t code, Number& a) {
         case sqrt: return a.become(std::sqrt(x)), true;
         case exp: return a.become(std::exp(x)), true;
         case log: return a.become(std::log(x)), true;
+        case log2: return a.become(std::log2(x)), true;
         case sin: return a.become(std::sin(x)), true;
         case cos: return a.become(std::cos(x)), true;
         case tan: return a.become(std::tan(x)), true;

@@ -17,7 +17,7 @@ from dynacompile.ir.source import Source
 INSTRUCTIONS = (
     *("constant", "size", "stride", "value", "real", "given"),
     *("add", "mul", "floordiv", "mod", "max", "min", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "same", "sub", "truediv", "pow", "decimals"),
-    *("not", "neg", "abs", "finite", "tofloat", "trunc", "floor", "ceil", "round", "sqrt", "exp", "log", "sin", "cos", "tan", "tanh"),
+    *("not", "neg", "abs", "finite", "tofloat", "trunc", "floor", "ceil", "round", "sqrt", "exp", "log", "log2", "sin", "cos", "tan", "tanh"),
 )
 """Of the native machine, as enum Count of shapes.cpp: those with arguments, (number), (node, dimension), (node, dimension), (node), (node),
 (bits); those of two operands; those of one."""

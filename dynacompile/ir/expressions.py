@@ -147,14 +147,15 @@ MEANINGS: Mapping[str, Callable[..., Any]] = {
     "sqrt": math.sqrt,
     "exp": math.exp,
     "log": math.log,
+    "log2": math.log2,
     "sin": math.sin,
     "cos": math.cos,
     "tan": math.tan,
     "tanh": math.tanh,
 }
-REAL = frozenset({"given", "truediv", "pow", "decimals", "tofloat", "sqrt", "exp", "log", "sin", "cos", "tan", "tanh"})
+REAL = frozenset({"given", "truediv", "pow", "decimals", "tofloat", "sqrt", "exp", "log", "log2", "sin", "cos", "tan", "tanh"})
 WHOLE = frozenset({"constant", "trunc", "floor", "ceil", "round"})
-PARTIAL = frozenset({"truediv", "pow", "sqrt", "exp", "log", "sin", "cos", "tan"})
+PARTIAL = frozenset({"truediv", "pow", "sqrt", "exp", "log", "log2", "sin", "cos", "tan"})
 """Where Python raises for some operands, the result is not finite."""
 SIGNS: Mapping[str, str] = {
     "add": "+",
@@ -178,7 +179,7 @@ NAMES: Mapping[str, str] = {
     "trunc": "int",
     "decimals": "round",
     "tofloat": "float",
-    **{n: f"math.{n}" for n in ("floor", "ceil", "sqrt", "exp", "log", "sin", "cos", "tan", "tanh")},
+    **{n: f"math.{n}" for n in ("floor", "ceil", "sqrt", "exp", "log", "log2", "sin", "cos", "tan", "tanh")},
 }
 EXACT = 2**53  # ints up to which floats know each
 MOST_FACTORS = 8  # of a power that is written as a product

@@ -471,9 +471,11 @@ def typed_tensor(cls: Any, dtype: torch.dtype | None) -> None:
     @handles(cls)
     def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
         options: dict[str, Value] = {"dtype": ConstantValue(dtype or torch.get_default_dtype())}
+        if len(args) == 1 and args[0].pytype() is torch.Size and not kwargs:
+            return cx.op("call_function", torch.empty, args, options)
         if len(args) == 1 and isinstance(args[0], SequenceValue) and not holds_tensors(args[0]) and not kwargs:
-            return cx.op("call_function", torch.empty if args[0].pytype() is torch.Size else torch.tensor, args, options)
-        if kwargs or not all(a.pytype() is int and (isinstance(a, (ConstantValue, SymbolicInt))) for a in args):
+            return cx.op("call_function", torch.tensor, args, options)
+        if kwargs or not all(a.pytype() is int and isinstance(a, (ConstantValue, SymbolicInt)) for a in args):
             raise unsupported("unknown-function", f"{cls.__name__} of other things than numbers")
         return cx.op("call_function", torch.empty, [TupleValue(args or [ConstantValue(0)])], options)
 
