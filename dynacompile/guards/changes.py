@@ -53,6 +53,8 @@ def policy_after(known: ShapePolicy, entries: Sequence[Sequence[Guard]], frame: 
                 flags.add(source)
                 if type(failure.guard.expected) is str:
                     flags |= beside(guards, source)
+            elif failure.guard.kind == "EQUALS" and type(failure.guard.expected) is torch.Size:
+                numbers |= changed_numbers(source, failure.guard.expected, evaluate(source, frame))
             elif failure.guard.kind in ("LENGTH", "SET") and is_of_items(failure.guard, frame):
                 numbers.add(Length(source))
             elif failure.guard.kind == "TENSOR_MATCH" and not any(isinstance(step, Registered) for step in source.steps()):
@@ -105,6 +107,13 @@ def are_alike(left: Sequence[Source], right: Sequence[Source]) -> bool:
     if len(pairs) != 1 or pairs[0][0] is left[-1]:
         return False
     return all(type(step) is Item and type(step.key) is int for step in pairs[0])
+
+
+def changed_numbers(source: Source, was: torch.Size, now: Any) -> set[Source]:
+    """Where the numbers of a size lie that are not what an entry was made for, where there are as many."""
+    if type(now) is not torch.Size or len(now) != len(was):
+        return set()
+    return {Item(source, place) for place, (old, new) in enumerate(zip(was, now, strict=True)) if old != new}
 
 
 def is_number_change(failure: Failure, frame: Any) -> bool:

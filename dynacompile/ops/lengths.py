@@ -1,4 +1,4 @@
-"""Functions of torch that take a length as a number, in terms of others that take symbols: ranges of floats, windows, frequencies, and pools over whole dimensions.
+"""Functions of torch that take a length as a number, in terms of others that take symbols: ranges of floats, windows, frequencies, pools over whole dimensions.
 
 The former would have an entry for each length. Each function computes what ATen does, in its order.
 """

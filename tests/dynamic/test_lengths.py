@@ -71,3 +71,11 @@ def test_paddings_to_a_power_of_two_have_an_entry_for_each_power(name):
 
 def test_sizes_of_old_constructors():
     check_varying(lambda x: torch.Tensor(x.shape).fill_(1.0) + torch.FloatTensor(x.size()).zero_(), [(torch.randn(3, 4),)], 1)
+
+
+def test_sizes_that_are_given_have_numbers_that_vary():
+    sizes = [torch.Size(size) for size in ((2, 3, 4), (4, 5, 4), (6, 7, 4), (3, 8, 4))]
+    calls = [(torch.randn(size.numel()), size) for size in sizes]
+    check_varying(lambda x, size: (x.view(size) * size[0], size[:2], len(size), size.numel()), calls, 2)
+    check_varying(lambda x, size: (x.view(size) * 2, size), [*calls, (torch.randn(6), torch.Size((2, 3)))], 3)
+    check_varying(lambda x, size: x + (x.shape == size), [(torch.randn(size), size) for size in sizes], 2)

@@ -249,7 +249,7 @@ class SliceValue(Value):
         out.emit("BUILD_SLICE", 3)
 
 
-@wraps(*BY_VALUE)
+@wraps(*(cls for cls in BY_VALUE if cls is not torch.Size))
 def wrap_by_value(cx: Context, real: Any, source: Source) -> Value:
     symbolic = cx.symbolic_number(real, source) if type(real) in (bool, int, float, str) else None
     if symbolic is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from dynacompile.capture.breaks import NotConstant, raises, unsupported
-from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute, next_serial, no_attribute, stepped
+from dynacompile.capture.values.base import IteratorValue, Lazy, Value, bind_arguments, builtin_attribute, next_serial, no_attribute, stepped, wraps
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.own_methods import own_method
 from dynacompile.ir.guard_facts import Presence
@@ -504,3 +504,15 @@ def is_namedtuple(cls: type) -> bool:
 def wrap_namedtuple(cx: Context, real: Any, source: Source) -> Value:
     cx.guard("TYPE", source, type(real))
     return TupleValue([Lazy(cx, item, Item(source, i)) for i, item in enumerate(tuple.__iter__(real))], type(real), source)
+
+
+@wraps(torch.Size)
+def wrap_size(cx: Context, real: torch.Size, source: Source) -> Value:
+    """One that exists before the frame: a constant, unless some of its numbers vary."""
+    numbers = [cx.symbolic_number(n, Item(source, place)) for place, n in enumerate(real)]
+    if all(n is None for n in numbers):
+        cx.guard("EQUALS", source, real)
+        return ConstantValue(real, source)
+    cx.guard("TYPE", source, torch.Size)
+    cx.guard("LENGTH", source, len(real))
+    return TupleValue([cx.wrap(n, Item(source, place)) for place, n in enumerate(real)], torch.Size)
