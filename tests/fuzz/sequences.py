@@ -3,6 +3,8 @@ sizes in arithmetic and in branches, and losses, forward and backward, called wi
 
     python -m tests.fuzz.sequences FIRST LAST [--backend default|reference] [--device cuda] [--show]
 
+From seed 900000 on every other statement is of `OF_A_LENGTH`: functions that take a length as a number, and slices to a constant, which a size may equal.
+
 A statement is kept if eager runs it for the sizes of every call. Results in float32 may be twenty times as far from those in float64 as eager's are.
 """
 
@@ -246,6 +248,36 @@ KNOWN = re.compile("is the memory of a torch.complex64 tensor|_use_cudnn_ctc_los
 COUNTED = re.compile(r"unbind\([01]\)|range\(\w+\.shape\[0\]\)")  # a size is the length of a list
 CALLS = 4
 
+OF_A_LENGTH = (
+    "t = {x} * torch.hann_window({x}.shape[1]).to({x}.dtype)[:, None]",
+    "t = {x} * torch.hamming_window({x}.shape[1], False).to({x}.dtype)[:, None]",
+    "t = {x} + torch.bartlett_window({x}.shape[1]).to({x}.dtype)[:, None]",
+    "t = {x} - torch.blackman_window(2 * {x}.shape[1]).to({x}.dtype)[::2, None]",
+    "t = {x} + torch.arange(0.0, {x}.shape[1], dtype={x}.dtype)[:, None] * 0.1",
+    "t = {x} * torch.arange(0, {x}.shape[1] / 1, 0.5, dtype={x}.dtype)[::2, None]",
+    "t = {x} * torch.arange(0, {x}.shape[1], 0.5, dtype={x}.dtype)[::2, None] * 0.1",
+    "t = {x} + torch.fft.fftfreq({x}.shape[1], dtype={x}.dtype)[:, None]",
+    "t = {x}[:, :{x}.shape[1] // 2 + 1] * torch.fft.rfftfreq({x}.shape[1]).to({x}.dtype)[:, None]",
+    "t = torch.gradient({x}, dim=1)[0] + {x}",
+    "t = {x} - F.avg_pool1d({x}.mT, {x}.shape[1]).mT",
+    "t = {x} - F.max_pool1d({x}.mT, {x}.shape[1]).mT",
+    "t = {x} - F.max_pool2d({x}, ({x}.shape[1], 1))",
+    "t = {x} + F.avg_pool2d({x}[:, None], {x}.shape[1:])[:, 0]",
+    "t = F.one_hot(i % {x}.shape[1], {x}.shape[1]).to({x}.dtype) @ {x}",
+    "t = {x} + torch.logspace(0, 1, steps={x}.shape[1], dtype={x}.dtype)[:, None] * 0.1",
+    "t = F.pad({x}, (0, 0, 0, (1 << {x}.shape[1].bit_length()) - {x}.shape[1]))",
+    "t = torch.Tensor({x}.shape).to({x}.dtype).fill_(0.5) * {x}",
+    "t = {x}[:, :8] * 2",
+    "t = {x}[:, :6].sin()",
+    "t = {x}[:, 1:5].softmax(1)",
+    "t = {x}[:, :8].cumsum(1) * 0.3",
+    "t = {x}[:, :6].reshape({x}.shape[0], -1, {c}) * 2",
+    "t = {x}[:, :8].contiguous().exp()",
+    "t = {x}[:3].mT.contiguous().mT + 1",
+    "t = {x} * 1; t[:, :6] = 0.5",
+)  # fmt: skip
+FIRST_OF_A_LENGTH = 900_000
+
 
 @dataclass(frozen=True)
 class Program:
@@ -333,7 +365,8 @@ def generate(seed: int) -> Program:
         warnings.simplefilter("ignore")
         made = 0
         while made < wanted:
-            made += writer.add(pick.choice(SEQUENCES[pick.choice(list(SEQUENCES))]))
+            is_of_length = seed >= FIRST_OF_A_LENGTH and pick.random() < 0.5
+            made += writer.add(pick.choice(OF_A_LENGTH if is_of_length else SEQUENCES[pick.choice(list(SEQUENCES))]))
         while not writer.add(pick.choice(ENDS)):
             pass
     body = "".join(f"    {line}\n" for line in writer.lines)

@@ -10,7 +10,7 @@ from tests.fuzz.sequences import CALLS, check_program, generate
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", [9, 13, 22, pytest.param(2, marks=pytest.mark.slow), pytest.param(31, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [9, 13, 22, 900_003, pytest.param(2, marks=pytest.mark.slow), pytest.param(31, marks=pytest.mark.slow)])
 def test_results_and_gradients(seed):
     counts: Counter = Counter()
     check_program(generate(seed), counts, "reference")
