@@ -228,7 +228,7 @@ def cutmix(x, rate, row, column):
 def test_the_share_of_a_box_of_random_sizes():
     pick = random.Random(0)
     calls = [(torch.arange(200.0).view(2, 10, 10), pick.random(), pick.randrange(10), pick.randrange(10)) for _ in range(12)]
-    check_varying(cutmix, calls, 4)  # a box without rows and one with one column have entries of their own
+    check_varying(cutmix, calls, 3)  # a box without rows has an entry of its own
 
 
 @pytest.mark.parametrize("rounds", [8, 14, 15, 16, 17, 40, 90])
