@@ -153,6 +153,7 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten.log_sigmoid_forward.default: as_contiguous_on_cpus,
     aten.normal.Tensor_Tensor: as_contiguous,
     aten.rrelu_with_noise.default: as_contiguous,
+    of_torch.aten_weight_norm_interface: as_contiguous,
     aten.rrelu_with_noise_functional.default: as_contiguous,
     aten.nll_loss2d_forward.default: as_contiguous,
     aten.any.dims: as_contiguous,

@@ -248,6 +248,10 @@ PROGRAMS = {
         torch.rand(8).as_strided((1, 1, 8, 1), (8, 1, 1, 1)),
     ),
     "norms-over-dimensions-of-one-element": (lambda x: x / (x[..., None].norm(dim=-1) + x[:1, :1].half().norm().float()), torch.rand(3, 4)),
+    "weights-of-one-pixel-under-a-norm": (
+        lambda v: torch._weight_norm(v, torch.ones(8, 1, 1, 1), 0) + torch.zeros(1, 8, 1, 1),
+        torch.rand(64).as_strided((8, 8, 1, 1), (8, 1, 8, 8)),
+    ),
     "log-sigmoid": (lambda y: torch.nn.functional.logsigmoid(y).view(-1), Y),
     "rolled-in-memory-format": (lambda x: x.roll((1, -1), (1, 3)).permute(0, 2, 3, 1).view(-1), channels_last(torch.rand(2, 3, 4, 5))),
     "padded-in-memory-format": (
