@@ -178,9 +178,10 @@ def qualified(fn: Callable[..., Any]) -> str:
 def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | None = None) -> torch.nn.Module:
     """A module that shares `module`'s state (its `__dict__`) and differs in its call alone, which is compiled.
 
-    Its class is a subclass made for it, named as the original's; the compiled frames see the original as `self`.
+    Its class is a subclass made for it, named as the original's; the compiled frames see the original as `self`. Other objects of that class, which
+    `type(compiled)(...)` and torch's replicas are, have state of their own, and are compiled as themselves.
     """
-    module = getattr(type(module), MODULE, module)
+    module = original_module(module)
     cls = type(module)
     own = None if isinstance(module, torch.fx.GraphModule) else getattr(cls, "__call__", None)  # noqa: B004  (the function itself is what is compiled)
     inherited: Callable[..., Any] = of_torch.module_call_impl
@@ -194,7 +195,16 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
     )
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return region(module, *args, **kwargs)
+        return region(module if type(self) is kind and self.__dict__ is module.__dict__ else self, *args, **kwargs)
+
+    def reduced(self: Any, protocol: Any) -> Any:
+        return (twin, (original_module(self), config, dispatch)) if type(self) is kind else super(kind, self).__reduce_ex__(protocol)
+
+    def copied(self: Any) -> Any:
+        return twin(copy.copy(original_module(self)), config, dispatch) if type(self) is kind else copy_of_changed(self, kind)
+
+    def deep_copied(self: Any, memo: dict) -> Any:
+        return twin(copy.deepcopy(original_module(self), memo), config, dispatch) if type(self) is kind else deep_copy_of_changed(self, kind, memo)
 
     namespace = {
         "__call__": call,
@@ -204,15 +214,50 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
-        "__reduce_ex__": lambda self, protocol: (twin, (module, config, dispatch)),
-        "__deepcopy__": lambda self, memo: twin(copy.deepcopy(module, memo), config, dispatch),
+        "__reduce_ex__": reduced,
+        "__copy__": copied,
+        "__deepcopy__": deep_copied,
     }
     if not hasattr(module, "buckets"):
         namespace["buckets"] = property(lambda self: buckets_of(region), doc="its buckets of entries")
     metaclass: Any = type(cls)
-    made = object.__new__(metaclass(cls.__name__, (cls,), namespace))
+    kind = metaclass(cls.__name__, (cls,), namespace)
+    made = object.__new__(kind)
     object.__setattr__(made, "__dict__", module.__dict__)
     share_state(module, made)
+    return made
+
+
+def original_module(module: torch.nn.Module) -> torch.nn.Module:
+    """The module that a twin stands for; one that is no twin itself. For another object of a twin's class it is one of the original class with its state."""
+    cls = type(module)
+    if MODULE not in cls.__dict__:
+        return module
+    first = cls.__dict__[MODULE]
+    if module.__dict__ is first.__dict__:
+        return first
+    plain = object.__new__(type(first))
+    object.__setattr__(plain, "__dict__", module.__dict__)
+    return plain
+
+
+def copy_of_changed(module: torch.nn.Module, kind: type) -> torch.nn.Module:
+    """copy.copy() of an object whose class was made of a twin's, as parametrizations do, without the twin's own methods. kind: the twin's class."""
+    own = getattr(super(kind, module), "__copy__", None)
+    if own is not None:
+        return own()
+    make, args, state = super(kind, module).__reduce_ex__(4)[:3]
+    made = make(*args)
+    made.__setstate__(state)
+    return made
+
+
+def deep_copy_of_changed(module: torch.nn.Module, kind: type, memo: dict) -> torch.nn.Module:
+    own = getattr(super(kind, module), "__deepcopy__", None)
+    if own is not None:
+        return own(memo)
+    made = memo[id(module)] = object.__new__(type(module))
+    object.__setattr__(made, "__dict__", copy.deepcopy(module.__dict__, memo))
     return made
 
 

@@ -189,6 +189,86 @@ def test_copies_and_pickles_of_twins():
         assert copied[0].weight is not twin[0].weight
 
 
+class Factor(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.weight, self.factor = nn.Parameter(torch.ones(3)), factor
+
+    def forward(self, x):
+        return x * self.weight * self.factor
+
+    def like(self, factor):
+        return type(self)(factor)
+
+
+def replica(twin):
+    made = twin._replicate_for_data_parallel()
+    made.weight, made.factor = twin.weight, 5.0
+    return made
+
+
+def bare(twin):
+    made = object.__new__(type(twin))
+    made.__dict__ = {**twin.__dict__, "factor": 5.0}
+    return made
+
+
+def shallow(twin):
+    made = copy.copy(twin)
+    made.factor = 5.0
+    return made
+
+
+OTHERS = {
+    "class": lambda twin: type(twin)(5.0),
+    "method": lambda twin: twin.like(5.0),
+    "replica": replica,
+    "bare": bare,
+    "shallow": shallow,
+    "copied": lambda twin: copy.deepcopy(type(twin)(5.0)),
+    "copied shallow": lambda twin: copy.copy(type(twin)(5.0)),
+    "pickled": lambda twin: pickle.loads(pickle.dumps(type(twin)(5.0))),
+    "compiled": lambda twin: dynacompile.compile(type(twin)(5.0), backend="eager"),
+    "subclass": lambda twin: type("Other", (type(twin),), {})(5.0),
+    "copied subclass": lambda twin: copy.deepcopy(type("Other", (type(twin),), {})(5.0)),
+    "copied subclass, shallow": lambda twin: copy.copy(type("Other", (type(twin),), {})(5.0)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_other_objects_of_a_twins_class_are_themselves(name, inside):
+    twin = dynacompile.compile(Factor(2.0), backend="eager")
+    t = torch.ones(3)
+    twin(t)
+    other = OTHERS[name](twin)
+    call = dynacompile.compile(lambda m, t: m(t), backend="eager") if inside else lambda m, t: m(t)
+    for _ in range(2):
+        assert torch.equal(call(other, t), t * 5) and torch.equal(call(twin, t), t * 2)
+    assert twin.factor == 2.0
+    for _ in range(3):
+        other(t)
+    events = []
+    end = dynacompile.subscribe(events.append)
+    other(t)
+    end()
+    assert not events
+
+
+def test_a_twin_whose_class_changes_runs_as_that_class():
+    twin = dynacompile.compile(nn.Linear(4, 3), backend="eager")
+    twin(x())
+    nn.utils.parametrizations.weight_norm(twin)
+    with torch.no_grad():
+        twin.parametrizations.weight.original0.mul_(2)
+    copied = copy.deepcopy(twin)
+    with torch.no_grad():
+        copied.parametrizations.weight.original0.mul_(2)
+    for module in (twin, copied):
+        torch.testing.assert_close(module(x()), nn.functional.linear(x(), module.weight, module.bias))
+    assert not torch.equal(copied.weight, twin.weight)
+
+
 def test_in_place_and_restored():
     module = net()
     want = module(x())

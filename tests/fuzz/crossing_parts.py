@@ -6,7 +6,7 @@ A layer takes `h` of (rows, 4) and gives it again; `N` is its number in the modu
 from __future__ import annotations
 
 PREAMBLE = """
-import copy, collections, contextlib, dataclasses, io, math, random, typing
+import copy, collections, contextlib, dataclasses, io, math, pickle, random, typing
 import torch, torch.nn as nn, torch.nn.functional as F
 import torch.func, torch.autograd.forward_ad
 from torch.nn.utils import parametrizations, parametrize
@@ -451,4 +451,27 @@ EVENTS: dict[str, str] = {
     "state_kept": "net.load_state_dict(first_state, strict=False)",
     "meta_gradients": "net.stem.weight.grad = torch.zeros(4, 4, dtype=dtype).t()",
     "share_memory": "net.stem.weight.data = net.stem.weight.data.clone()",
+}
+
+# Of programs that hold a module `held[0]`, which is compiled as itself. What calls it is eager.
+CALLS_OF_TWINS = {
+    "checkpointed": "checkpoint(held[0], *args, use_reentrant=False)",
+    "checkpointed_reentrant": "checkpoint(held[0], *args, use_reentrant=True)",
+    "functional": "torch.func.functional_call(held[0], {k: v * 0.9 for k, v in held[0].named_parameters()}, args)",
+    "vmapped": "torch.func.vmap(lambda row: held[0](row[None])[0], randomness='different')(args[0])",
+    "grad_of": "torch.func.grad(lambda v: held[0](v, *args[1:]).square().mean())(args[0])",
+    "jvp_of": "torch.func.jvp(lambda v: held[0](v, *args[1:]), (args[0],), (args[0].detach().cos(),))[1]",
+}
+WIDER_EVENTS = {
+    "twin_deepcopied": "if held:\n    held[:] = [copy.deepcopy(held[0])]\n    net = held[0]\n    opt = make_opt()",
+    "twin_copied": "if held:\n    held[:] = [copy.copy(held[0])]\n    net = held[0]\n    net.number, net.flag = net.number + 1, True",
+    "twin_pickled": (
+        "if held:\n    held[:] = [note.attempt('pickled', lambda: pickle.loads(pickle.dumps(held[0]))) or held[0]]\n    net = held[0]\n    opt = make_opt()"
+    ),
+    "twin_made_again": "if held:\n    held[:] = [type(held[0])().to(dtype)]\n    net = held[0]\n    opt = make_opt()",
+    "twin_is_net": "net = held[0] if held else net",
+    "net_copied": "net = copy.deepcopy(net)\nopt = make_opt()",
+    "net_pickled": "net = note.attempt('pickled', lambda: pickle.loads(pickle.dumps(net))) or net\nopt = make_opt()",
+    "twin_of_twin": "if held:\n    held[:] = [wrap(held[0])]",
+    "module_is_argument": "if held:\n    note.attempt('argument', lambda: (lambda m, v: m(v))(held[0], torch.ones(2, 4, dtype=dtype)))",
 }

@@ -15,10 +15,12 @@ from functools import cached_property
 from typing import Any
 
 from tests.fuzz.command import main
-from tests.fuzz.crossing_parts import EVENTS, LAYERS, OPTIMIZERS, PREAMBLE, STEPS, UPDATES
+from tests.fuzz.crossing_parts import CALLS_OF_TWINS, EVENTS, LAYERS, OPTIMIZERS, PREAMBLE, STEPS, UPDATES, WIDER_EVENTS
 from tests.fuzz.told_programs import BACKENDS, Eager, compare, differences, run, story_of
 
 MANNERS = ("step", "step", "net", "net", "inplace", "loss", "method", "part", "both")
+WIDER = 100_000
+"""The first seed of programs that also copy and pickle what is compiled, and that call it from transforms of eager code."""
 MOST_ENTRIES = 250
 KNOWN = {"double backward refused": "double backward through this compiled region is not supported"}
 """Of docs/reliability.md."""
@@ -54,8 +56,12 @@ def generate(seed: int) -> Program:
     rng = random.Random(seed)
     layers = tuple(rng.sample(list(LAYERS), rng.choice((1, 2, 2, 3))))
     steps = tuple(rng.sample(list(STEPS), rng.choice((0, 1, 1, 2))))
-    events = tuple(rng.choice(list(EVENTS)) for _ in range(rng.randint(4, 8)))
-    manner = rng.choice(MANNERS)
+    is_wide = seed >= WIDER
+    known_events = {**EVENTS, **(WIDER_EVENTS if is_wide else {})}
+    events = tuple(rng.choice(list(known_events)) for _ in range(rng.randint(4, 8)))
+    manner = rng.choice((*MANNERS, *CALLS_OF_TWINS) if is_wide else MANNERS)
+    if is_wide and rng.random() < 0.5:  # as a choice of a hundred rarely comes
+        events = (*events[:-2], rng.choice(list(WIDER_EVENTS)), events[-1])
     init, forward = [], []
     for n, name in enumerate(layers):
         made, does = (re.sub(r"(?<=[a-z])N\b", str(n), text) for text in LAYERS[name])
@@ -89,7 +95,10 @@ def generate(seed: int) -> Program:
         "part": "wrap.inplace(net.stem)\nreturn step",
         "both": "wrap.inplace(net)\nreturn wrap(step)",
     }
-    options = rng.choice(("", "", "", "dynamic=True", "dynamic=False", "recompile_limit=2"))
+    if is_wide:
+        builds["net"] = "held[:] = [wrap(net)]\nreturn through(lambda *args: held[0](*args))"
+        builds |= {name: f"held[:] = [wrap(net)]\nreturn through(lambda *args: {text})" for name, text in CALLS_OF_TWINS.items()}
+    options = rng.choice(("", "", "", "dynamic=True", "dynamic=False", "recompile_limit=2", *(("isolate_recompiles=False",) * 3 if is_wide else ())))
     lines = [
         PREAMBLE,
         "class Net(nn.Module):",
@@ -122,7 +131,7 @@ def generate(seed: int) -> Program:
         "",
         "def story(wrap, note):",
         "    shared_log.clear()",
-        "    net, s, handles, sums = Net(), State(), [], []",
+        "    net, s, handles, sums, held = Net(), State(), [], [], []",
         "    around, dtype, rows, width, needs, poison, layout, extra, calls = contextlib.nullcontext, torch.float32, 3, 4, False, 1.0, '', (), 1",
     ]
     if "lazy" in layers:
@@ -172,7 +181,7 @@ def generate(seed: int) -> Program:
         "        torch.manual_seed(10 + i)",
     ]
     for i, name in enumerate(events):
-        lines += [f"        if i == {i}:  # {name}", block(EVENTS[name] or "pass", 3)]
+        lines += [f"        if i == {i}:  # {name}", block(known_events[name] or "pass", 3)]
     lines += [
         "        for again in range(calls):",
         "            x = torch.randn(rows, width, dtype=dtype) * poison",
@@ -180,7 +189,8 @@ def generate(seed: int) -> Program:
         "            if needs and not x.is_inference():",
         "                x.requires_grad_()",
         "            with around():",
-        "                result = note.attempt(f'call {i} {again}', lambda: call(x, *extra), x, net, opt, vars(s), sorted(sums))",
+        "                result = note.attempt(f'call {i} {again}', lambda: call(x, *extra), x, net, opt, vars(s), sorted(sums)"
+        + (", [list(twin.parameters()) for twin in held])" if is_wide else ")"),
         "        if isinstance(result, tuple) and len(result) == 2 and i % 2 == 0:",
         "            note.attempt(f'after {i}', lambda: result[0].detach().add_(1), result, net)" if rng.random() < 0.3 else "            pass",
         "    for handle in handles:",

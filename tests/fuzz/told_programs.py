@@ -10,6 +10,7 @@ import re
 import sys
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,6 +74,7 @@ class Notes:
     def __init__(self) -> None:
         self.items: list[tuple[str, Any]] = []
         self.loose = False
+        self.versions: dict[int, tuple[weakref.ref, int]] = {}  # of tensors that were told, by their ids
         self.kept: list[Any] = []  # what has an id in a note, which nothing else may have meanwhile
 
     def __call__(self, label: str, *things: Any) -> None:
@@ -127,6 +129,7 @@ class Notes:
         if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
             return f"uninitialized {type(value).__name__}"
         facts = [type(value).__name__, value.dtype, tuple(value.shape), value.layout, value.requires_grad, value.is_leaf, value.is_inference()]
+        facts.append(self.is_written(value))
         if value.layout is torch.sparse_coo:
             return [
                 facts,
@@ -141,6 +144,15 @@ class Notes:
         numbers = Numbers(plain.reshape(-1).clone(), self.loose)
         grad = value.grad if value.is_leaf or value.retains_grad else None
         return [facts, numbers, shared, None if grad is None else self.told_tensor(grad, f"{path}.grad", places, memory)]
+
+
+    def is_written(self, value: torch.Tensor) -> bool | None:
+        """Whether autograd counts a write since the tensor was told last; None where it was not, or where writes are not counted."""
+        if value.is_inference():
+            return None
+        seen, version = self.versions.get(id(value), (None, 0))
+        self.versions[id(value)] = (weakref.ref(value), value._version)
+        return value._version != version if seen is not None and seen() is value else None
 
 
 class Numbers:
