@@ -50,6 +50,7 @@ from dynacompile.capture.values.exceptions import ExceptionValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.positions import GivenIterators
 from dynacompile.capture.values.references import GivenVariables
+from dynacompile.capture.values.rows import OF_FRAMES
 from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, RunsDiffer, Unsupported, VerifyError
@@ -193,6 +194,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             manner = replace(manner, bodies_write=True)
         except CannotRestart:
             manner = replace(manner, restarts=False)
+        except BreaksInRow:
+            manner = replace(manner, by_rows=False)
         except LeftPending:
             if not manner.works:
                 raise
@@ -215,6 +218,8 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
 
     with SavedModes(manner.with_gradients) as modes:
         attempt = run(modes.trace(trace()), frame, None)
+        if attempt.broke is not None and manner.by_rows and code in OF_FRAMES:
+            raise BreaksInRow
         if attempt.broke is not None and attempt.broke.code in WHOLE:
             raise located(attempt.broke)
         if policy is not None and (numbers := counted(attempt.cx, policy)):
@@ -297,6 +302,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
     if cx.manner.with_gradients:
         cx.modes.set_grad_mode(False)
         symbolic.entry_grad_mode = False
+    row = OF_FRAMES.get(frame.code) if cx.manner.by_rows else None
     while symbolic.returned is None:
         if stop is not None and len(attempt.steps) == stop.step:
             symbolic.current = symbolic.decoded.instrs[symbolic.index]
@@ -304,7 +310,11 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
         attempt.first_steps.setdefault(symbolic.index, len(attempt.steps))
         attempt.steps.append(symbolic.index)
         try:
-            symbolic.step()
+            if row is None:
+                symbolic.step()
+            else:
+                symbolic.current = symbolic.decoded.instrs[symbolic.index]
+                symbolic.returned = row(cx, [symbolic.slots[slot] for slot in range(parameter_count(frame.code))], {})
         except (Unsupported, NotConstant, RecursionError) as reason:
             attempt.broke = break_of(reason, cx)
             attempt.absent = (reason.table, reason.name) if isinstance(reason, NotThereYet) else None
@@ -322,6 +332,10 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
             raise VerifyError("capture", f"{type(bug).__name__}: {bug}, at {cx.site()}") from bug
     attempt.returned = symbolic.returned
     return attempt
+
+
+class BreaksInRow(Exception):
+    """The row of the frame's function breaks, or raises: the frame itself is interpreted, which can end there."""
 
 
 def goes_round(cx: Trace) -> bool:

@@ -25,6 +25,7 @@ class Manner:
     with_gradients: the graph begins with gradients, which the frame begins without and turns on.
     bodies_write: functions of transforms write their inputs.
     restarts: operations that may raise what a clause of the frame takes are in the graph; a call in which one does starts again as Python.
+    by_rows: a frame of a function that has a row is what the row makes of its arguments.
     works: collectives that are begun with `async_op=True` are operations of the graph.
     """
 
@@ -36,6 +37,7 @@ class Manner:
     if_whole: bool = False
     values: bool = True
     works: bool = True
+    by_rows: bool = True
     restarts: bool = True
     leaves_leave: bool = True
     with_gradients: bool = False

@@ -1,6 +1,6 @@
 """Operations for which CPUs have no kernel of their operands' types. Fakes do not ask for one, and torch has no list of them: each operation's is in C++.
 
-So an operation of other types than float32 and float64 is run once, on zeros. `refused_types` has rows for operands that are too large for that.
+So an operation of other types than float32 or float64, or of both, is run once, on zeros. `refused_types` has rows for operands that are too large for that.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operands import target_name, tensors_in
 from dynacompile.capture.small_sizes import is_repeatable
 
-USUAL = (torch.float32, torch.float64)
-"""What all operations on floats have kernels of."""
+USUAL = frozenset({torch.float32, torch.float64})
+"""What all operations on floats have kernels of, where all operands are of one of them."""
 MOST = 1 << 16
 """Elements of the operands of an operation that is run."""
 MOST_MADE = 1 << 21
 """Elements of what it makes."""
 REFUSALS = re.compile(
-    r"not (yet )?implemented for|not (intended to )?support|(doesn't|only) support|unsupported|can't be cast to|inputs to be \w+|may not be a", re.IGNORECASE
+    r"not (yet )?implemented for|not (intended to )?support|(doesn't|only) support|unsupported|can't be cast to|inputs to be \w+|may not be a|mixed dtype", re.IGNORECASE
 )
 """How torch words that an operation has no kernel. Where it means something else, Python runs the operation, which then raises, or doesn't."""
 
@@ -37,7 +37,8 @@ class Kernels:
 
     def check(self, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[torch.Tensor]) -> None:
         """Raises Unsupported where an operation of torch's refuses its operands on CPUs because it has no kernel for their types."""
-        if all(operand.dtype in USUAL for operand in operands) or not is_repeatable(kind, target) or not can_run(operands):
+        types = {operand.dtype for operand in operands}
+        if len(types) < 2 and types <= USUAL or not is_repeatable(kind, target) or not can_run(operands):
             return
         key = kind, target, tuple((operand.dtype, operand.dim()) for operand in operands), tuple(map(type, args)), tuple(kwargs)
         if key in self.known:

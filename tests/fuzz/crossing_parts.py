@@ -118,6 +118,11 @@ def disabled(x):
     return x * 1.5
 
 disabled = torch.compiler.disable(disabled)
+
+def checkpointed(module, *args):
+    with torch.utils.checkpoint.set_checkpoint_early_stop(False):  # which ends the function amid a graph, before what Python does
+        return checkpoint(module, *args, use_reentrant=False)
+
 shared_log = []
 """
 
@@ -455,13 +460,18 @@ EVENTS: dict[str, str] = {
 
 # Of programs that hold a module `held[0]`, which is compiled as itself. What calls it is eager.
 CALLS_OF_TWINS = {
-    "checkpointed": "checkpoint(held[0], *args, use_reentrant=False)",
+    "checkpointed": "checkpointed(held[0], *args)",
     "checkpointed_reentrant": "checkpoint(held[0], *args, use_reentrant=True)",
     "functional": "torch.func.functional_call(held[0], {k: v * 0.9 for k, v in held[0].named_parameters()}, args)",
     "vmapped": "torch.func.vmap(lambda row: held[0](row[None])[0], randomness='different')(args[0])",
     "grad_of": "torch.func.grad(lambda v: held[0](v, *args[1:]).square().mean())(args[0])",
     "jvp_of": "torch.func.jvp(lambda v: held[0](v, *args[1:]), (args[0],), (args[0].detach().cos(),))[1]",
 }
+# Layers that leave what has them take another way the next time: checkpoints are for functions that do the same again.
+DO_OTHERWISE_AGAIN = frozenset(
+    "gru_state accumulated_loss buffer_registered weight_replaced counter growing_list running_float raises raises_after_writes item_branch queue "
+    "scaled_function class_counter global_log lazy seeded default_dtype".split()
+)
 WIDER_EVENTS = {
     "twin_deepcopied": "if held:\n    held[:] = [copy.deepcopy(held[0])]\n    net = held[0]\n    opt = make_opt()",
     "twin_copied": "if held:\n    held[:] = [copy.copy(held[0])]\n    net = held[0]\n    net.number, net.flag = net.number + 1, True",

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from tests.fuzz.command import main
-from tests.fuzz.crossing_parts import CALLS_OF_TWINS, EVENTS, LAYERS, OPTIMIZERS, PREAMBLE, STEPS, UPDATES, WIDER_EVENTS
+from tests.fuzz.crossing_parts import CALLS_OF_TWINS, DO_OTHERWISE_AGAIN, EVENTS, LAYERS, OPTIMIZERS, PREAMBLE, STEPS, UPDATES, WIDER_EVENTS
 from tests.fuzz.told_programs import BACKENDS, Eager, compare, differences, run, story_of
 
 MANNERS = ("step", "step", "net", "net", "inplace", "loss", "method", "part", "both")
@@ -62,6 +62,10 @@ def generate(seed: int) -> Program:
     manner = rng.choice((*MANNERS, *CALLS_OF_TWINS) if is_wide else MANNERS)
     if is_wide and rng.random() < 0.5:  # as a choice of a hundred rarely comes
         events = (*events[:-2], rng.choice(list(WIDER_EVENTS)), events[-1])
+    if manner == "functional" and any("checkpoint" in name for name in layers):  # eager runs it again with the module's own parameters
+        manner = "net"
+    if manner == "checkpointed" and not DO_OTHERWISE_AGAIN.isdisjoint(layers):
+        manner = "checkpointed_reentrant"  # which does not count what is saved
     init, forward = [], []
     for n, name in enumerate(layers):
         made, does = (re.sub(r"(?<=[a-z])N\b", str(n), text) for text in LAYERS[name])

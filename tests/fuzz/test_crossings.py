@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.fuzz import crossings
-from tests.fuzz.crossing_parts import EVENTS, LAYERS, STEPS
+from tests.fuzz.crossing_parts import CALLS_OF_TWINS, EVENTS, LAYERS, STEPS, WIDER_EVENTS
 from tests.fuzz.told_programs import Eager, Notes, differences, run
 
 
@@ -26,11 +26,23 @@ def test_every_feature_comes():
     assert {name for p in seen for name in p.events} == set(EVENTS)
 
 
+def test_every_wider_feature_comes():
+    seen = [crossings.generate(crossings.WIDER + seed) for seed in range(400)]
+    assert {name for p in seen for name in p.events} == {*EVENTS, *WIDER_EVENTS}
+    assert set(CALLS_OF_TWINS) <= {p.manner for p in seen}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_wider_slice(seed):
+    crossings.check(crossings.generate(crossings.WIDER + seed), backend="aot_eager")
+
+
 def told(change):
     def story(wrap, note):
         layer = torch.nn.Linear(2, 2)
         layer.seen = 0
         result = layer(torch.ones(1, 2))
+        note("before", layer)
         change(layer, result)
         note("after", result, layer)
 
@@ -39,6 +51,7 @@ def told(change):
 
 CHANGES = {
     "value": lambda layer, result: layer.weight.data.add_(1),
+    "version": lambda layer, result: layer.weight.detach().mul_(1),
     "gradient": lambda layer, result: result.sum().backward(),
     "attribute": lambda layer, result: setattr(layer, "seen", 1),
     "mode": lambda layer, result: layer.eval(),

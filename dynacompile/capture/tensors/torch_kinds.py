@@ -15,6 +15,7 @@ from dynacompile.capture.tensors import (  # noqa: F401
     distributions,
     drawn_numbers,
     dtensors,
+    encoders,
     entry_conditions,
     flexible_attention,
     functional,

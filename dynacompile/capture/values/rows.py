@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from dynacompile.capture.values.base import Value
@@ -12,15 +13,18 @@ if TYPE_CHECKING:
 
 Row = Callable[["Context", list[Value], dict[str, Value]], Value]
 HANDLERS: dict[Any, Row] = {}
+OF_FRAMES: dict[CodeType, Row] = {}  # of Python functions with a row, which does for their own frames, too, where nothing in it breaks
 ONE_OPERATION: set[Any] = set()  # functions of torch in Python whose rows do what they do without a call of torch that a mode could see
 
 
-def handles(*reals: Any, one_operation: bool = False) -> Callable[[Row], Row]:
-    """one_operation: the function calls others of torch, and the row does not."""
+def handles(*reals: Any, one_operation: bool = False, frames: bool = False) -> Callable[[Row], Row]:
+    """one_operation: the function calls others of torch, and the row does not. frames: it is a Python function, of which a frame may be captured by itself."""
 
     def register(row: Row) -> Row:
         for real in reals:
             HANDLERS[real] = row
+            if frames:
+                OF_FRAMES[real.__code__] = row
         ONE_OPERATION.update(reals if one_operation else ())
         return row
 
