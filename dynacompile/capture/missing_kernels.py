@@ -24,7 +24,8 @@ MOST = 1 << 16
 MOST_MADE = 1 << 21
 """Elements of what it makes."""
 REFUSALS = re.compile(
-    r"not (yet )?implemented for|not (intended to )?support|(doesn't|only) support|unsupported|can't be cast to|inputs to be \w+|may not be a|mixed dtype", re.IGNORECASE
+    r"not (yet )?implemented for|not (intended to )?support|(doesn't|only) support|unsupported|can't be cast to|inputs to be \w+|may not be a|mixed dtype",
+    re.IGNORECASE,
 )
 """How torch words that an operation has no kernel. Where it means something else, Python runs the operation, which then raises, or doesn't."""
 

@@ -145,7 +145,6 @@ class Notes:
         grad = value.grad if value.is_leaf or value.retains_grad else None
         return [facts, numbers, shared, None if grad is None else self.told_tensor(grad, f"{path}.grad", places, memory)]
 
-
     def is_written(self, value: torch.Tensor) -> bool | None:
         """Whether autograd counts a write since the tensor was told last; None where it was not, or where writes are not counted."""
         if value.is_inference():

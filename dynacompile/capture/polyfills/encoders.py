@@ -17,6 +17,8 @@ def packs(encoder: Any, src: Any, mask: Any = None, src_key_padding_mask: Any = 
         return False
     if first.training or src.dim() != 3 or src_key_padding_mask is None or src_key_padding_mask.dim() != 2 or mask is not None or torch.is_autocast_enabled():
         return False
+    if src_key_padding_mask.dtype is not torch.bool and not torch.is_floating_point(src_key_padding_mask):
+        return False
     attention, norms, linears = first.self_attn, (first.norm1, first.norm2), (first.linear1, first.linear2)
     read = [src, attention.in_proj_weight, attention.in_proj_bias, attention.out_proj.weight, attention.out_proj.bias]
     read += [t for part in (*norms, *linears) for t in (part.weight, part.bias)]
@@ -27,7 +29,9 @@ def packs(encoder: Any, src: Any, mask: Any = None, src_key_padding_mask: Any = 
 
 def with_zeros(encoder: Any, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
     """Of a batch for which `packs` holds."""
-    padding = torch.nn.functional._canonical_mask(src_key_padding_mask, "src_key_padding_mask", None, "mask", src.dtype)
+    padding = src_key_padding_mask
+    if padding.dtype is torch.bool:
+        padding = torch.zeros_like(padding, dtype=src.dtype).masked_fill_(padding, float("-inf"))
     kept = padding.logical_not()
     packed = (kept[:, 1:] <= kept[:, :-1]).all()
     padding = torch.where(packed & ~kept, float("-inf"), padding)
