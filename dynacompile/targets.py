@@ -241,7 +241,7 @@ def original_module(module: torch.nn.Module) -> torch.nn.Module:
     return plain
 
 
-def copy_of_changed(module: torch.nn.Module, kind: type) -> torch.nn.Module:
+def copy_of_changed(module: Any, kind: Any) -> torch.nn.Module:
     """copy.copy() of an object whose class was made of a twin's, as parametrizations do, without the twin's own methods. kind: the twin's class."""
     own = getattr(super(kind, module), "__copy__", None)
     if own is not None:
@@ -252,7 +252,7 @@ def copy_of_changed(module: torch.nn.Module, kind: type) -> torch.nn.Module:
     return made
 
 
-def deep_copy_of_changed(module: torch.nn.Module, kind: type, memo: dict) -> torch.nn.Module:
+def deep_copy_of_changed(module: Any, kind: Any, memo: dict) -> torch.nn.Module:
     own = getattr(super(kind, module), "__deepcopy__", None)
     if own is not None:
         return own(memo)

@@ -314,7 +314,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
                 symbolic.step()
             else:
                 symbolic.current = symbolic.decoded.instrs[symbolic.index]
-                symbolic.returned = row(cx, [symbolic.slots[slot] for slot in range(parameter_count(frame.code))], {})
+                symbolic.returned = row(cx, [given for given in symbolic.slots[: parameter_count(frame.code)] if given is not None], {})
         except (Unsupported, NotConstant, RecursionError) as reason:
             attempt.broke = break_of(reason, cx)
             attempt.absent = (reason.table, reason.name) if isinstance(reason, NotThereYet) else None
