@@ -130,6 +130,8 @@ def advice(failed: Sequence[Failure], guards: Sequence[Guard], frame: Any, confi
             return Advice(expected=reason)
     if passed_on:
         return Advice(expected=f"{without_values(passed_on[0].subject)} is a constant at first, and the new entry, which never reads it, serves other values")
+    if kept := [f.subject for f in failed if is_kept(f, guards, frame)]:
+        return Advice(expected=f"{without_values(kept[0])}, a number of a module, stays a constant where a size changes in the same call: `varying` names a symbol")
     if not serves(guards, {f.guard.source: f for f in failed if f.guard.source is not None}, frame):
         return Advice(expected="the program does something else for these sizes and numbers, or needs them as constants")
     numbers = tuple(dict.fromkeys(f.guard.source.text() for f in failed if f.guard.kind == "EQUALS" and f.guard.source is not None))
@@ -140,6 +142,14 @@ def advice(failed: Sequence[Failure], guards: Sequence[Guard], frame: Any, confi
     sizes = [f for f in failed if f.guard.kind == "TENSOR_MATCH"]
     dims = named_dims(sizes, config) if sizes else {}
     return Advice({**({"dynamic": True if dims is None else dims} if sizes else {}), **({"varying": numbers} if numbers else {})})
+
+
+def is_kept(failure: Failure, guards: Sequence[Guard], frame: Any) -> bool:
+    """Whether a module's number differs and the new entry has not tried a symbol for it (`guards.changes.policy_after`)."""
+    modules = {guard.source for guard in guards if guard.kind == "MODULE"}
+    source = failure.guard.source
+    is_constant = any(guard.kind == "EQUALS" and guard.source == source for guard in guards)
+    return is_constant and source is not None and is_number_change(failure, frame) and any(step in modules for step in source.steps())
 
 
 def lasting(failure: Failure, frame: Any, config: CompileConfig) -> str:

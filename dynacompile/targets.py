@@ -109,13 +109,14 @@ def is_filled(cell: CellType) -> bool:
     return True
 
 
-def standing_for(fn: Callable[..., Any]) -> FunctionType:
-    """A Python function that calls `fn`, whose own call is no frame that is compiled: one for the hook to meet. Its code is its own, as its entries are."""
+def standing_for(fn: Callable[..., Any], of: Any = None) -> FunctionType:
+    """A Python function that calls `fn`, whose own call is no frame that is compiled: one for the hook to meet. Its code is its own, as its entries are.
+    of: what it is named for; None: `fn`."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    of = fn.func if isinstance(fn, functools.partial) else fn
+    of = of or (fn.func if isinstance(fn, functools.partial) else fn)
     name = str(fn) if isinstance(fn, OPERATORS) else str(getattr(of, "__qualname__", None) or getattr(of, "__name__", None) or type(fn).__name__)
     own = (*call.__code__.co_consts, id(fn))  # codes that are equal would share what is kept by code
     made = FunctionType(call.__code__.replace(co_name=name, co_qualname=name, co_consts=own), call.__globals__, name, None, call.__closure__)
@@ -184,15 +185,12 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
     module = original_module(module)
     cls = type(module)
     own = None if isinstance(module, torch.fx.GraphModule) else getattr(cls, "__call__", None)  # noqa: B004  (the function itself is what is compiled)
-    inherited: Callable[..., Any] = of_torch.module_call_impl
-    region = make_region(
-        own if isinstance(own, FunctionType) and own is not torch.nn.Module.__call__ else inherited,
-        config,
-        cls,
-        cls.__name__,
-        of_method(dispatch),
-        code_of_forward(cls),
-    )
+    if is_made_by_torch(cls):
+        region = region_around(module, config, cls.__name__, dispatch)
+    else:
+        inherited: Callable[..., Any] = of_torch.module_call_impl
+        fn = own if isinstance(own, FunctionType) and own is not torch.nn.Module.__call__ else inherited
+        region = make_region(fn, config, cls, cls.__name__, of_method(dispatch), code_of_forward(cls))
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return region(module if type(self) is kind and self.__dict__ is module.__dict__ else self, *args, **kwargs)
@@ -261,6 +259,18 @@ def deep_copy_of_changed(module: Any, kind: Any, memo: dict) -> torch.nn.Module:
     return made
 
 
+def is_made_by_torch(cls: type) -> bool:
+    """Whether objects of the class are what torch.compile gives for modules."""
+    return f"{cls.__module__}.{cls.__qualname__}" == "torch._dynamo.eval_frame.OptimizedModule"
+
+
+def region_around(module: torch.nn.Module, config: CompileConfig, name: str, dispatch: Dispatch | None, in_config: bool = False) -> Any:
+    """The region of what torch.compile gives for a module. Its call begins Dynamo, in a frame that is not compiled; capture of a frame around it goes on with
+    the module that it was made of."""
+    made = standing_for(of_torch.module_call_impl, type(module._orig_mod))
+    return make_region(made, config, type(module), name, of_method(dispatch), made.__code__, stands_for=True, in_config=in_config)
+
+
 def share_state(module: torch.nn.Module, made: torch.nn.Module) -> None:
     """Gives a twin what torch keeps for its module by identity: the state of `fully_shard` and of its likes, which their methods look up."""
     if COMPOSABLE in sys.modules and module in of_torch.module_states:
@@ -269,8 +279,11 @@ def share_state(module: torch.nn.Module, made: torch.nn.Module) -> None:
 
 def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str | None, dispatch: Dispatch | None = None) -> torch.nn.Module:
     """Puts a region in the slot that `nn.Module.__call__` looks at; state_dict, pickles and copies are not touched."""
-    target, chosen = code_of_forward(type(module)), of_method(dispatch)
-    region = make_region(of_torch.module_call_impl, config, type(module), name or type(module).__name__, chosen, target, in_config=name is not None)
+    cls, shown, in_config = type(module), name or type(module).__name__, name is not None
+    if is_made_by_torch(cls):
+        region = region_around(module, config, shown, dispatch, in_config)
+    else:
+        region = make_region(of_torch.module_call_impl, config, cls, shown, of_method(dispatch), code_of_forward(cls), in_config=in_config)
     module._compiled_call_impl = MethodType(region, module)
     if getattr(module, "buckets", ()) == () or isinstance(module.buckets, Buckets):
         module.__dict__["buckets"] = Buckets(region)

@@ -11,7 +11,9 @@ import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
 
+import dynacompile
 from dynacompile.capture.values.trusted_modules import TRUSTED
+from dynacompile.events import Compiled, FrameSkipped, Recompiled
 from tests.capture.driver import Driver, check, run
 
 
@@ -410,6 +412,24 @@ def test_what_torch_compile_has_compiled_is_followed():
 
     got, driver = run(use, torch.randn(2, 4))
     assert driver.graphs == 1 and not [c.break_ for c in driver.captured if c.break_]
+
+
+@pytest.mark.parametrize("inplace", [False, True], ids=["twin", "in place"])
+def test_a_module_that_torch_compile_has_compiled_is_compiled(inplace):
+    block, events, hooked = Block(), [], []
+    wrapped = torch.compile(block, backend="eager")
+    wrapped.register_forward_hook(lambda module, args, output: hooked.append(output.shape))
+    compiled = dynacompile.compile(wrapped, inplace=inplace, isolate_recompiles=True, backend="eager")
+    end = dynacompile.subscribe(events.append)
+    try:
+        x = torch.randn(2, 4)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), block(x))
+    finally:
+        end()
+    assert [event.ops > 0 for event in events if isinstance(event, Compiled)] and hooked == [(2, 4)] * 2
+    assert not [event for event in events if isinstance(event, (FrameSkipped, Recompiled))]
+    assert len(dynacompile.cache_entries(compiled)) == 1 and list(compiled.state_dict()) == list(wrapped.state_dict())
 
 
 def test_what_torch_disables_is_left_to_python():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -218,6 +219,28 @@ def test_what_is_expected_of_settings_and_modules(change):
     (again,) = told_by(calls, [()])
     wanted = {"training": "training and evaluation", "size of a buffer": "sizes of parameters and buffers"}
     assert wanted.get(change, "each grad mode, autocast and other setting of torch") in again.expected and not again.override
+
+
+def test_a_number_of_a_module_that_changes_beside_a_size_is_told_as_that():
+    class Tempered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.temperature = 1.5
+
+        def forward(self, x):
+            return x * self.temperature
+
+    def calls(run):
+        net.temperature = 1.5
+        run(rows(3, 2))
+        net.temperature = 2.5
+        run(rows(5, 2))
+
+    net = Tempered()
+    (again,) = told_by(functools.partial(calls, dynacompile.compile(net, **OWN)), [()])
+    assert again.expected == "self.temperature, a number of a module, stays a constant where a size changes in the same call: `varying` names a symbol"
+    named = {"dynamic": {"x": {0: {}}}, "options": {"varying": ("self.temperature",)}}
+    assert told_by(functools.partial(calls, dynacompile.compile(net, **merged(OWN, named))), [()]) == []
 
 
 def test_every_kind_of_guard_is_explained():
