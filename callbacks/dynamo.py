@@ -28,10 +28,13 @@ from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.plan import planned, table
 from dynacompile.callbacks.record import Held, timeline
 from dynacompile.callbacks.reports import Reports
+from dynacompile.callbacks.run_folder import check_checkpoints, note_file_in_the_way
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import STEPS, CompiledRun
 from dynacompile.callbacks.wandb_hooks import hooks_of_wandb
 from dynacompile.errors import ConfigError
+from dynacompile.events import Resumed
+from dynacompile.session import SESSION
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
 
 
@@ -102,6 +105,7 @@ class DynamoCallback(Callback):
             self.show_plan(trainer, pl_module)
         if self.settings.enabled:
             check_module(self.settings, pl_module)
+        check_checkpoints(trainer)
         self.started, self.started_at = time.perf_counter(), time.time()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
         self.reports.begin(trainer)
@@ -174,6 +178,9 @@ class DynamoCallback(Callback):
             self.run.compile_optimizers(trainer)
             self.reports.configure(trainer, self.run.options)
         self.reports.offer(trainer)
+        checkpoint, after = trainer.ckpt_path, self.reports.files.unfinished()
+        if checkpoint or after:
+            SESSION.bus.emit(Resumed(checkpoint=str(checkpoint or ""), step=trainer.global_step, after=after))
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn == TrainerFn.VALIDATING:
@@ -238,6 +245,7 @@ class DynamoCallback(Callback):
         self.end(trainer, pl_module)
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        note_file_in_the_way(exception)
         self.end(trainer, pl_module, ended=type(exception).__name__)
 
     def end(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> None:

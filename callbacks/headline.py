@@ -57,6 +57,10 @@ def headline(record: RunRecord) -> list[str]:
         told.append("Nothing was compiled.")
     if known["graphs"] and not to_gain(record):
         told.append("Nothing was in the way: no graph break, no limit, and no recompile that a setting would have prevented.")
+    if record.ledger.from_cache:
+        told.append(f"{record.ledger.from_cache.replace(' from', ' came from')}, so the run did not wait for their compiler.")
+    if record.ledger.resumed:
+        told.append(f"The fit was resumed {record.ledger.resumed}.")
     if summary.get("ended"):
         told.append(f"The run was ended by {summary['ended']} after {summary['steps']} batches.")
     return told

@@ -49,6 +49,11 @@ class Ledger:
             with Reporting(f"writing {self.lines.path}"):
                 self.lines.append(json.dumps({"batch": self.batch, **events.to_json(event)}))
 
+    @property
+    def resumed(self) -> str:
+        """What the fit went on from; empty where it began."""
+        return "; ".join(map(resumed, self.of(events.Resumed)))
+
     def of(self, kind: type[Kind]) -> Iterator[Kind]:
         return (event for _, event in self.seen if isinstance(event, kind))
 
@@ -91,6 +96,13 @@ class Ledger:
             "cache_hits": sum(event.hit for event in looked),
             "cache_misses": sum(not event.hit for event in looked),
         }
+
+    @property
+    def from_cache(self) -> str:
+        """How many of the libraries and kernels that this run needed were there already; empty where none was."""
+        looked = list(self.of(events.CacheLooked))
+        hits = sum(event.hit for event in looked)
+        return f"{hits} of {len(looked)} builds from the cache" if hits else ""
 
     def per_region(self) -> dict[str, dict[str, float]]:
         """Graphs, recompiles, breaks and seconds of each compiled function or module."""
@@ -158,6 +170,8 @@ def row_of(batch: int, event: Event) -> Told | None:
             found = (event.reason, "", event.site, 0.0, "runs as Python", "")
         case events.Evicted():
             found = ("max_entries or max_bytes", "", event.frame, 0.0, f"an entry with {event.hits} hits is dropped", "")
+        case events.Resumed():
+            found = ("the fit was resumed", "", "", 0.0, resumed(event), "")
         case events.GraphRecorded() if not event.recorded:
             found = (event.reason, "", "", 0.0, "no CUDA graph", "")
         case _:
@@ -189,10 +203,18 @@ def describe(event: Event) -> str:
             return f"{event.frame} is at its limit of {event.limit}: {event.guard}{advice('to allow more', event.override)}"
         case events.FrameSkipped():
             return f"{event.site} is left to Python: {event.reason}"
+        case events.Resumed():
+            return resumed(event)
         case events.GraphRecorded():
             return "CUDA graph recorded" if event.recorded else f"no CUDA graph: {event.reason}"
         case _:
             return ""
+
+
+def resumed(event: events.Resumed) -> str:
+    """What a fit goes on from."""
+    told = f"from {event.checkpoint} at step {event.step}" if event.checkpoint else "from the start"
+    return told + (f"; the run of {event.after} was killed, or still goes on" if event.after else "")
 
 
 def read_trace(path: Path) -> Ledger:

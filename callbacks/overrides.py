@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from numbers import Number
+from pathlib import Path
 
 from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
@@ -22,6 +24,7 @@ from hydra.errors import HydraException, InstantiationException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dynacompile.callbacks.run_folder import file_in_the_way
 from dynacompile.callbacks.settings import TYPE, CompileSettings
 from dynacompile.errors import ConfigError, DynacompileError, MarkViolated, RecompileLimitError, Unsupported, nearest
 
@@ -114,6 +117,8 @@ def wrong_setting(error: Exception) -> DynacompileError | None:
     cause = error.__cause__ if isinstance(error, InstantiationException) else error
     if isinstance(cause, (ConfigError, *ASKED_FOR)):
         return cause
+    if isinstance(cause, NotADirectoryError) and cause.filename and (file := file_in_the_way(os.fsdecode(cause.filename))) is not None:
+        return ConfigError(f"{next(overrides_that_name(file), file)} is a file, where the run needs a folder")
     words = words_for_numbers()
     if words and isinstance(error, InstantiationException):
         return ConfigError(f"{words} ({type(cause).__name__}: {cause})")
@@ -142,6 +147,13 @@ def overrides_of_this_job() -> Iterator[Override]:
     """As they were given: `${key}` is not replaced."""
     given = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
     yield from OverridesParser.create().parse_overrides([str(text) for text in given or ()])
+
+
+def overrides_that_name(file: Path) -> Iterator[str]:
+    """The overrides of this job whose value is the path of a file."""
+    for override in overrides_of_this_job():
+        if isinstance(value := override.value(), str) and Path(value).absolute() == file:
+            yield str(override.input_line)
 
 
 def is_group(key: str) -> bool:

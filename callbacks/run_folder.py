@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlparse
 
+from dynacompile.errors import ConfigError
+
 if TYPE_CHECKING:
     import lightning as L
     from lightning.pytorch.loggers import Logger
@@ -39,6 +41,14 @@ class RunFiles:
         if found is None:
             return ""
         return str(found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found)
+
+    def unfinished(self) -> str:
+        """The name of the trace of the run before in this folder, where that left no summary; empty where it did, and where there is none."""
+        if self.folder is None:
+            return ""
+        begun = [path for path in self.folder.glob("compile_events*.jsonl") if path not in self.written]
+        last = max(begun, key=lambda path: path.stat().st_mtime, default=None)
+        return "" if last is None or last.with_name(f"summary{last.stem.removeprefix('compile_events')}.json").exists() else last.name
 
     def make(self, name: str, write: Callable[[Path], Made]) -> Made:
         """What `write` gives for the path of the file `name`. It makes that file, and raises FileExistsError where another one has come to be there. Raises
@@ -79,7 +89,33 @@ def files_of_run(trainer: L.Trainer, stage: str) -> RunFiles:
     folder = Path(urlparse(place).path if urlparse(place).scheme else place).expanduser().absolute()
     if not trainer.loggers and folder.resolve() == Path.cwd().resolve():
         folder = new_version(folder / "lightning_logs")
+    if (file := file_in_the_way(folder)) is not None:
+        return RunFiles(None, stage, f"{file} is a file, not a folder")
     return RunFiles(folder, stage)
+
+
+def file_in_the_way(path: str | os.PathLike[str]) -> Path | None:
+    """The file that lies where a folder of that path, or one around it, would be; None where none does."""
+    whole = Path(path).absolute()
+    return next((part for part in (whole, *whole.parents) if os.path.lexists(part) and not part.is_dir()), None)
+
+
+def check_checkpoints(trainer: L.Trainer) -> None:
+    """Raises ConfigError where a file lies in the way of checkpoints, which else the first of them would find, an epoch later."""
+    for callback in trainer.checkpoint_callbacks:
+        place = getattr(callback, "dirpath", None)
+        if place and urlparse(str(place)).scheme == "" and (file := file_in_the_way(place)) is not None:
+            raise ConfigError(needs_a_folder(file))
+
+
+def needs_a_folder(file: Path) -> str:
+    return f"{file} is a file, where the run needs a folder: name one as default_root_dir, or as what the logger or checkpoint saves in"
+
+
+def note_file_in_the_way(error: BaseException) -> None:
+    """Has the traceback of a folder that could not be made end with the reason."""
+    if isinstance(error, NotADirectoryError) and error.filename and (file := file_in_the_way(os.fsdecode(error.filename))) is not None:
+        error.add_note(needs_a_folder(file))
 
 
 def place_of_run(trainer: L.Trainer) -> str:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 SHOWN_ROWS = 4
 SHOWN_CHANGES = 3
-GROUPS = frozenset(("compiled", "training", "report", "logs"))  # rows above which a line stays empty
+GROUPS = frozenset(("compiled", "resumed", "training", "report", "logs"))  # rows above which a line stays empty
 WORRIES = frozenset(("ended by", "not compiled", "limits hit"))
 WIDEST = 110  # columns of text, which longer lines are hard to read beyond
+AROUND = 8  # columns of the box that no text is in: its sides, and what keeps columns apart
 Facts = list[tuple[str, str]]
 
 
@@ -47,7 +48,8 @@ def made(outcome: Outcome) -> Facts:
     """What was compiled, and what was in the way."""
     ledger, counts = outcome.ledger, outcome.ledger.metrics()
     rows = compiled_rows(outcome)
-    rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counted(counts['graphs'], 'graph')}, {counted(counts['kernels'], 'kernel')}"))
+    cached = f", {ledger.from_cache}" if ledger.from_cache else ""
+    rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counted(counts['graphs'], 'graph')}, {counted(counts['kernels'], 'kernel')}{cached}"))
     rows.append(("graph breaks", f"{counts['graph_breaks']:.0f}"))
     rows += [("", line) for line in most_frequent(f"[{e.code}] {e.reason} at {e.site}" for e in ledger.breaks)]
     if skipped := list(ledger.of(events.FrameSkipped)):
@@ -64,7 +66,7 @@ def made(outcome: Outcome) -> Facts:
 
 def went(outcome: Outcome) -> Facts:
     """How training went."""
-    rows = []
+    rows = [("resumed", outcome.ledger.resumed)] if outcome.ledger.resumed else []
     if outcome.train_step_ms is not None:
         batches = counted(outcome.steps, "batch", "batches")
         rows.append(("training", f"{batches} of {outcome.train_step_ms:.1f} ms (median, with optimizer), {seconds(outcome.fit_seconds)} in all"))
@@ -119,21 +121,30 @@ def panel(rows: Sequence[tuple[str, str]], known: Mapping[str, float], is_noise:
     faster = known.get("speedup", 1.0)
     gain = "" if is_noise or faster == 1 else "bold green" if faster > 1 else "bold red"
     for at, (name, value) in enumerate(rows):
-        if at and name in GROUPS and rows[at - 1][0] != "report":
+        if at and name in GROUPS and rows[at - 1][0] not in ("report", "resumed"):
             table.add_row()
         style = gain if name == "speed-up" else "bold red" if name in WORRIES else "dim" if name == "measured" else ""
         table.add_row(Text(name), Text(printable_lines(value), style=style))
     return Panel(table, title="dynacompile", title_align="left", box=box.ROUNDED, expand=False, padding=(0, 1))
 
 
-def screen(outcome: Outcome, report: str = "") -> Panel:
-    """report: where the page of the run lies."""
-    rows = facts(outcome)
-    if report:
-        at = next((at for at, (name, _) in enumerate(rows) if name == "logs"), len(rows))
-        rows[at:at] = [("report", report)]
+def screen(outcome: Outcome, report: str = "", width: int | None = None) -> Panel:
+    """report: where the page of the run lies. width: of the console, in columns; None: all that there is to say fits."""
+    rows, _ = apart(outcome, report, width)
     return panel(rows, outcome.metrics(), outcome.times is not None and outcome.times.is_within_noise)
 
 
+def apart(outcome: Outcome, report: str, width: int | None) -> tuple[Facts, Facts]:
+    """The rows of the box, and those with places, where the box would break one of them: nobody can copy that, and no terminal opens it."""
+    rows = facts(outcome)
+    at = next((at for at, (name, _) in enumerate(rows) if name == "logs"), len(rows))
+    places = [*([("report", report)] if report else []), *rows[at:]]
+    room = WIDEST if width is None else min(WIDEST, width - AROUND - max(len(name) for name, _ in rows))
+    return (rows[:at], places) if any(len(place) > room for _, place in places) else (rows[:at] + places, [])
+
+
 def show(outcome: Outcome, report: str = "", console: Console | None = None) -> None:
-    (console or Console()).print(screen(outcome, report))
+    console = console or Console()
+    console.print(screen(outcome, report, console.width))
+    for name, place in apart(outcome, report, console.width)[1]:
+        console.print(f"{name:8}{printable_lines(place)}", soft_wrap=True, highlight=False, markup=False)

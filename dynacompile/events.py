@@ -283,6 +283,15 @@ class GraphRecorded(Event):
     reason: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """A fit that goes on from a checkpoint, or begins again in the folder of a run that left no summary. What it compiles, another process has compiled."""
+
+    checkpoint: str = ""  # its path
+    step: int = 0  # steps of optimizers that were done before
+    after: str = ""  # name of the trace that has no summary: its run was killed, or goes on
+
+
 def to_json(event: Event) -> dict:
     return {"event": type(event).__name__, **dataclasses.asdict(event)}
 

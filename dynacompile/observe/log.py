@@ -33,6 +33,7 @@ from dynacompile.events import (
     ProductDecided,
     ProgramTimed,
     Recompiled,
+    Resumed,
     Scheduled,
     StageFinished,
     Subscriber,
@@ -46,7 +47,7 @@ TOPICS: dict[str, tuple[type[Event], ...]] = {
     "skips": (FrameSkipped, FirstStepLeft),
     "guards": (Guarded, GuardFailed),
     "verbose_guards": (Guarded, GuardFailed),
-    "compiles": (Compiled, BuiltInBackground),
+    "compiles": (Compiled, BuiltInBackground, Resumed),
     "stages": (StageFinished,),
     "schedules": (Scheduled,),
     "code": (Generated,),
@@ -167,5 +168,8 @@ def line(event: Event) -> str:
             return f"cache {event.tier} {event.key} {'hit' if event.hit else 'miss'}"
         case GraphRecorded():
             return f"CUDA graph {who} {'recorded' if event.recorded else 'not recorded'} {event.reason}"
+        case Resumed():
+            before = f"; the run of {event.after} was killed, or still goes on" if event.after else ""
+            return f"the fit was resumed from {f'{event.checkpoint} at step {event.step}' if event.checkpoint else 'the start'}{before}"
         case _:
             return f"{type(event).__name__} {who}"
