@@ -131,7 +131,9 @@ def advice(failed: Sequence[Failure], guards: Sequence[Guard], frame: Any, confi
     if passed_on:
         return Advice(expected=f"{without_values(passed_on[0].subject)} is a constant at first, and the new entry, which never reads it, serves other values")
     if kept := [f.subject for f in failed if is_kept(f, guards, frame)]:
-        return Advice(expected=f"{without_values(kept[0])}, a number of a module, stays a constant where a size changes in the same call: `varying` names a symbol")
+        return Advice(
+            expected=f"{without_values(kept[0])}, a number of a module, stays a constant where a size changes in the same call: `varying` names a symbol"
+        )
     if not serves(guards, {f.guard.source: f for f in failed if f.guard.source is not None}, frame):
         return Advice(expected="the program does something else for these sizes and numbers, or needs them as constants")
     numbers = tuple(dict.fromkeys(f.guard.source.text() for f in failed if f.guard.kind == "EQUALS" and f.guard.source is not None))

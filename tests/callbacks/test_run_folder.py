@@ -9,10 +9,13 @@ from typing import Any
 import lightning as L
 import pytest
 import wandb as wandb_package
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 
-from dynacompile.callbacks import DynamoCallback, run_folder
+from dynacompile.callbacks import DynamoCallback, run_folder, screen
 from dynacompile.callbacks.run_folder import RunFiles, files_of_run
+from dynacompile.errors import ConfigError
+from dynacompile.events import Resumed
 from tests.callbacks.conftest import Regression, loader
 
 QUICK = {"measure_after": 2, "measure_steps": 0}
@@ -188,3 +191,60 @@ def test_each_loop_writes_its_own_files_beside_those_of_the_fit(stage, tmp_path,
     assert not [known for known in trainer.callback_metrics if known.startswith("compile/")], "Lightning's own reset"
     rows = (tmp_path / "logs" / "csv" / "3" / "metrics.csv").read_text().splitlines()
     assert f"{stage}/compile/graphs" in rows[0] and "compile/fit_seconds" in rows[0]
+
+
+def short(folder: Path, steps: int = 4, **options: Any) -> L.Trainer:
+    quiet = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
+    return L.Trainer(
+        max_steps=steps, limit_val_batches=0, **{"default_root_dir": folder, "logger": False, "callbacks": [DynamoCallback(QUICK)], **quiet, **options}
+    )
+
+
+def test_a_file_where_only_our_files_would_go_is_said(tmp_path, capsys):
+    file = tmp_path / "taken"
+    file.touch()
+    trainer = short(file, enable_checkpointing=False)
+    trainer.fit(Regression(), loader())
+    assert trainer.callbacks[0].outcome.logs == (f"no files of ours: {file} is a file, not a folder",)
+
+
+def test_a_file_where_checkpoints_would_go_ends_the_fit_before_it_begins(tmp_path):
+    file = tmp_path / "taken"
+    file.touch()
+    model = Regression()
+    with pytest.raises(ConfigError, match="taken is a file, where the run needs a folder: name one as default_root_dir"):
+        short(file).fit(model, loader())
+    assert model.calls == 0
+
+
+def test_the_error_of_a_logger_ends_with_the_file_in_its_way(tmp_path):
+    file = tmp_path / "taken"
+    file.touch()
+    with pytest.raises(NotADirectoryError) as found:
+        short(file, logger=CSVLogger(file)).fit(Regression(), loader())
+    (note,) = found.value.__notes__
+    assert note.startswith(f"{file} is a file, where the run needs a folder")
+
+
+def test_a_fit_that_goes_on_from_a_checkpoint_says_so(tmp_path):
+    kept = ModelCheckpoint(tmp_path / "kept", filename="at", every_n_train_steps=3)
+    first = short(tmp_path / "one", callbacks=[DynamoCallback(QUICK), kept])
+    first.fit(Regression(), loader())
+    assert not first.callbacks[0].outcome.ledger.resumed
+    again = short(tmp_path / "two", 6)
+    again.fit(Regression(), loader(), ckpt_path=tmp_path / "kept" / "at.ckpt")
+    outcome = again.callbacks[0].outcome
+    (event,) = outcome.ledger.of(Resumed)
+    assert (event.step, event.after) == (3, "") and event.checkpoint.endswith("at.ckpt")
+    assert ("resumed", f"from {event.checkpoint} at step 3") in screen.facts(outcome)
+    text = (tmp_path / "two" / "compile_report.html").read_text()
+    assert f"The fit was resumed from {event.checkpoint} at step 3." in text
+    assert outcome.ledger.from_cache and outcome.ledger.from_cache in text and "did not wait for their compiler" in text
+
+
+def test_a_job_that_begins_again_after_it_was_killed_says_so(tmp_path):
+    (tmp_path / "compile_events.jsonl").touch()
+    for resumed in ("from the start; the run of compile_events.jsonl was killed, or still goes on", ""):
+        trainer = short(tmp_path)
+        trainer.fit(Regression(), loader())
+        assert trainer.callbacks[0].outcome.ledger.resumed == resumed

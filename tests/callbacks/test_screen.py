@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import platform
@@ -19,7 +20,7 @@ from rich.console import Console
 import dynacompile
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.outcome import NOT_CALLED, Outcome
-from dynacompile.callbacks.screen import screen
+from dynacompile.callbacks.screen import screen, show
 from tests.callbacks.conftest import Regression
 
 EAGER = {"backend": "eager", "measure_after": 2, "measure_steps": 1}
@@ -240,3 +241,14 @@ def test_a_module_that_torch_compile_has_compiled_is_refused(tmp_path):
     trainer = L.Trainer(max_epochs=1, default_root_dir=tmp_path, callbacks=[DynamoCallback({**EAGER, "measure_steps": 0})], **quiet)
     with pytest.raises(dynacompile.exc.ConfigError, match="torch.compile has compiled Regression.*give the trainer the module itself"):
         trainer.fit(torch.compile(Regression(), backend="eager"), data)
+
+
+@pytest.mark.parametrize("length", [20, 200])
+def test_places_are_told_unbroken(fit, length):
+    callback = DynamoCallback({**EAGER, "measure_steps": 0})
+    fit(callback)
+    place, text = "/" + "x" * (length - 1), io.StringIO()
+    show(dataclasses.replace(callback.outcome, logs=(place,)), f"{place}/report.html", Console(file=text, width=80))
+    boxed = [line for line in text.getvalue().splitlines() if line.startswith("│")]
+    assert f"{place}/report.html" in text.getvalue() and re.search(f"logs +{place}", text.getvalue())
+    assert all(len(line) <= 80 for line in boxed) and any(place in line for line in boxed) == (length < 60)

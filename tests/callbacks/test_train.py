@@ -74,10 +74,12 @@ def test_a_run_ends_with_its_summary(tmp_path):
             marks=pytest.mark.skipif(is_found("hydra_plugins.hydra_joblib_launcher"), reason="it is installed"),
         ),
         ("compile.modules={training_step: {dynamic: {batch.0: {0: {}}}}}", "error: batch[0].size(0) is marked as dynamic, but the program is right only"),
+        ("output=afile", "error: output=afile is a file, where the run needs a folder"),
         ("objective=val/los", "error: objective=val/los is no number of this job: did you mean 'val/loss'"),
     ],
 )
 def test_a_wrong_setting_is_one_line(tmp_path, argument, message):
+    (tmp_path / "afile").touch()
     done = train(tmp_path, argument)
     assert done.returncode == 1
     assert message in done.stderr and "Traceback" not in done.stderr
