@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import dynacompile
@@ -24,13 +25,15 @@ from dynacompile.callbacks.outcome import Outcome
 from dynacompile.callbacks.parts import CompiledParts
 from dynacompile.callbacks.record import Held, timeline
 from dynacompile.callbacks.report import write_report
-from dynacompile.callbacks.run_folder import RunFiles
+from dynacompile.callbacks.run_folder import RunFiles, from_here
 from dynacompile.callbacks.screen import show
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.texts import in_force, versions
 from dynacompile.callbacks.times import StepTimes
 from dynacompile.complaints import Reporting
 from dynacompile.errors import ConfigError
+from dynacompile.events import Resumed
+from dynacompile.session import SESSION
 
 FOLDER = "dynacompile"  # below TrainingArguments.output_dir
 VARYING = (*optimizer_step.VARYING, "step")  # transformers' own optimizers count with ints
@@ -104,6 +107,9 @@ class DynacompileCallback(TrainerCallback):
                 with Reporting("opening compile_events.jsonl"):
                     self.ledger.lines = self.files.make("compile_events.jsonl", open_trace)
         self.end_subscription = dynacompile.subscribe(self.ledger)
+        if (after := self.files.unfinished()) or state.global_step:
+            from_checkpoint = str(args.resume_from_checkpoint or "a checkpoint") if state.global_step else ""
+            SESSION.bus.emit(Resumed(checkpoint=from_checkpoint, step=state.global_step, after=after))
         if not self.settings.enabled:
             return
         try:
@@ -159,7 +165,7 @@ class DynacompileCallback(TrainerCallback):
             unmeasured=NO_STEPS.format(self.settings.measure_after + 2 * self.settings.measure_steps + 1),
             ledger=self.ledger,
             peak_bytes=torch.cuda.max_memory_allocated(args.device) if on_gpu else None,
-            logs=(str(self.files.folder),) if self.files.folder is not None else (),
+            logs=(from_here(self.files.folder),) if self.files.folder is not None else (),
             notes=tuple(self.parts.left()),
             ended=ended,
             timeline=timeline(self.durations, self.ends, self.held.at_ends),
@@ -182,7 +188,7 @@ class DynacompileCallback(TrainerCallback):
         if wandb is not None and getattr(wandb, "run", None) is not None:
             with Reporting("the numbers to Weights & Biases"):
                 wandb.run.summary.update(numbers)
-        with Reporting("showing the outcome"):
+        with Reporting("showing the outcome"), tqdm.external_write_mode():  # the Trainer's progress bar is still on its line
             show(outcome, self.files.told("compile_report"))
 
 

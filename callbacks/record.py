@@ -18,7 +18,7 @@ from dynacompile.callbacks.ledger import Ledger, read_trace
 from dynacompile.errors import ConfigError
 from dynacompile.run_files import write_whole
 
-SUMMARY, TRACE = "summary", "compile_events"
+SUMMARY, TRACE, REPORT = "summary", "compile_events", "compile_report"
 SECONDS_BETWEEN = 0.5
 BUCKETS = 400  # points of a timeline at most
 
@@ -40,8 +40,10 @@ class RunRecord:
             if not found:
                 raise ConfigError(f"{path} has no {SUMMARY}.json: name the folder of a run with compile.trace on (`logs/DATE/TIME`), or a file of it")
             summary = found[-1]
+        elif not path.name.startswith((SUMMARY, TRACE, REPORT)):
+            raise ConfigError(f"{path} is no folder of a run, nor a file of one: name `logs/DATE/TIME`, or its {SUMMARY}.json")
         elif not path.name.startswith(SUMMARY):
-            stem = path.name.removeprefix(TRACE).removeprefix("compile_report").partition(".")[0]
+            stem = path.name.removeprefix(TRACE).removeprefix(REPORT).partition(".")[0]
             summary = path.with_name(f"{SUMMARY}{stem}.json")
         try:
             values = json.loads(summary.read_text(encoding="utf-8"))

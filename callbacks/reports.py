@@ -14,7 +14,7 @@ from dynacompile.callbacks import numbers
 from dynacompile.callbacks.ledger import Ledger, open_trace
 from dynacompile.callbacks.outcome import Outcome, measured
 from dynacompile.callbacks.report import write_report
-from dynacompile.callbacks.run_folder import RunFiles, files_of_run
+from dynacompile.callbacks.run_folder import RunFiles, files_of_run, from_here
 from dynacompile.callbacks.screen import show
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.texts import CONFIG_KEY, as_code, as_markdown, in_force, versions
@@ -141,9 +141,7 @@ class Reports:
         """The folder of the run's files, then one place for each logger, relative to the working folder where they lie below it."""
         own = [self.files.folder] if self.files.folder is not None else []
         places = [*own, *(Path(place) for logger in trainer.loggers if (place := logger.log_dir or logger.save_dir))]
-        here = Path.cwd()
-        told = [str(p.absolute().relative_to(here) if p.absolute().is_relative_to(here) else p) for p in places]
-        return tuple(dict.fromkeys(([f"no files of ours: {self.files.reason}"] if self.files.reason else []) + told))
+        return tuple(dict.fromkeys(([f"no files of ours: {self.files.reason}"] if self.files.reason else []) + [from_here(place) for place in places]))
 
 
 def wandb_run() -> Any:

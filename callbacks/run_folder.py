@@ -38,9 +38,7 @@ class RunFiles:
     def told(self, stem: str) -> str:
         """Where the file is that was written and whose name begins so, from the working folder where it lies below that; empty where none was."""
         found = next((path for path in self.written if path.name.startswith(stem)), None)
-        if found is None:
-            return ""
-        return str(found.relative_to(Path.cwd()) if found.is_relative_to(Path.cwd()) else found)
+        return "" if found is None else from_here(found)
 
     def unfinished(self) -> str:
         """The name of the trace of the run before in this folder, where that left no summary; empty where it did, and where there is none."""
@@ -68,6 +66,12 @@ class RunFiles:
                 continue
             self.written.append(path)
             return made
+
+
+def from_here(path: Path) -> str:
+    """From the working folder where it lies below that, which is shorter."""
+    whole, here = path.absolute(), Path.cwd()
+    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)
 
 
 def free_suffix(folder: Path, stage: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(importlib.import_module(REPORT).report_again(chosen.run, chosen.to))
             case "sweep":
                 importlib.import_module(SWEEP).show_again(chosen.folder)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough; what the exit would flush goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (DynacompileError, OSError) as error:
         sys.exit(f"error: {error}")
 

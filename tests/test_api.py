@@ -337,7 +337,7 @@ def test_explain_tells_and_prints():
     assert told.graph_count == 1 and told.ops == 2 and told.kernels == 1 and not told.breaks
     torch.testing.assert_close(told.result, scaled(x()))
     text = str(told)
-    assert "1 graphs, 2 ops, 0 breaks" in text and "seconds by stage" in text
+    assert "1 graph, 2 ops, 0 breaks" in text and "seconds by stage" in text
     assert dynacompile.explain(dynacompile.compile(scaled))(x()).graph_count == 1
 
 

@@ -62,7 +62,8 @@ class Explanation:
         return max((value for s in self.stages if s.stage == "schedule" for key, value in s.facts if key == name), default=0)
 
     def __str__(self) -> str:
-        counts = f"{self.graph_count} graphs, {self.ops} ops, {len(self.breaks)} breaks, {self.guards} guards, {self.kernels} kernel launches"
+        found = [(self.graph_count, "graph"), (self.ops, "op"), (len(self.breaks), "break"), (self.guards, "guard"), (self.kernels, "kernel launch")]
+        counts = ", ".join(counted(*each) for each in found)
         lines = [f"{counts}, {self.seconds:.2f} s to compile"]
         for g in self.graphs:
             guards = f"{g.guards} guards ({g.lookup_ns:.0f} ns, {g.cold_ns:.0f} ns with cold caches)"
@@ -73,11 +74,11 @@ class Explanation:
             lines.append(f"  recompile {r.frame}: {'; '.join(r.failed)}")
         lines += [f"  skipped {s.site}: {s.reason}" for s in self.skips]
         reasons = Counter((p.fused, p.reason) for p in self.products)
-        lines += [f"  {n} products of matrices {'are kernels of ours' if fused else 'are calls'}: {why}" for (fused, why), n in reasons.items()]
+        lines += [f"  products of matrices that are {'kernels of ours' if fused else 'calls'}, {n}: {why}" for (fused, why), n in reasons.items()]
         ways = {(False, False): "stay as they are", (True, False): "run the operator of torch", (True, True): "run kernels of ours"}
         written = Counter((ways[a.kernel, a.ours], a.reason) for a in self.attention)
-        lines += [f"  {n} written attentions {way}: {why}" for (way, why), n in written.items()]
-        lines += [f"  {n} masks of attention: {found}" for found, n in Counter(m.found for m in self.masks).items()]
+        lines += [f"  written attentions that {way}, {n}: {why}" for (way, why), n in written.items()]
+        lines += [f"  masks of attention, {n}: {found}" for found, n in Counter(m.found for m in self.masks).items()]
         lines += kernel_lines(self.programs)
         if self.peak():
             lines.append(f"  {self.peak():,} bytes at the peak of memory, {self.peak('unfused_peak'):,} with each operation by itself")
@@ -87,6 +88,10 @@ class Explanation:
         if totals:
             lines.append("  seconds by stage: " + ", ".join(f"{name} {seconds:.3f}" for name, seconds in totals.items()))
         return printable_lines("\n".join(lines))
+
+
+def counted(count: int, name: str) -> str:
+    return f"{count} {name if count == 1 else f'{name}es' if name.endswith('ch') else f'{name}s'}"
 
 
 def kernel_lines(programs: Sequence[Scheduled]) -> list[str]:

@@ -475,8 +475,8 @@ def test_many_that_stay_are_traced_twice_at_most(monkeypatch):
 
 def test_explained():
     told = str(dynacompile.explain(triangle, isolate_recompiles=True, options={"attention_scores": 1})(*operands()))
-    assert "1 written attentions run the operator of torch: torch's operator needs no memory for the scores" in told
-    assert "1 masks of attention: causal" in told
+    assert "written attentions that run the operator of torch, 1: torch's operator needs no memory for the scores" in told
+    assert "masks of attention, 1: causal" in told
 
 
 class Attending(nn.Module):

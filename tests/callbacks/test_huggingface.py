@@ -123,6 +123,8 @@ def test_goes_on_from_a_checkpoint(tmp_path):
     ours.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-6"))
     for a, b in zip(ours.model.parameters(), whole.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
+    (callback,) = [callback for callback in ours.callback_handler.callbacks if isinstance(callback, DynacompileCallback)]
+    assert re.fullmatch(r"from .+ at step 6", callback.outcome.ledger.resumed)
     saved = torch.load(tmp_path / "ours" / "checkpoint-12" / "optimizer.pt", weights_only=True)
     assert saved["state"].keys() == whole.optimizer.state_dict()["state"].keys()
 

@@ -381,7 +381,15 @@ def test_the_page_is_the_same_from_the_runs_files(tmp_path, capsys):
         assert page_of(RunRecord.read(tmp_path / place)) == first
 
 
-@pytest.mark.parametrize(("place", "said"), [("", "has no summary.json"), ("summary.json", "there is no"), ("summary-2.json", "is no summary of a run")])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("", "has no summary.json"),
+        ("summary.json", "there is no"),
+        ("summary-2.json", "is no summary of a run"),
+        ("nothere", "nothere is no folder of a run, nor a file of one"),
+    ],
+)
 def test_what_is_no_run_is_named(place, said, tmp_path):
     if place == "summary-2.json":
         (tmp_path / place).write_text("{")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -84,7 +86,7 @@ def explain(*arguments: str) -> None:
 def test_the_command_tells_of_a_break_guards_kernels_and_memory(program, capsys):
     explain(f"{program}:broken", "torch.randn(3)")
     told = capsys.readouterr().out
-    assert "2 graphs" in told and "1 breaks" in told and "explained_program.py:6 in broken" in told
+    assert "2 graphs" in told and "1 break, " in told and "explained_program.py:6 in broken" in told
     assert 'explained_program.py:6: print("between")' in told and "kernel sin_add: 24 bytes, of sin, add, at" in told
     assert "TENSOR_MATCH x: Tensor, torch.float32, cpu, sizes [3]" in told and "bytes at the peak of memory" in told
     assert "seconds by stage: capture" in told
@@ -96,7 +98,7 @@ def test_the_command_tells_of_a_break_guards_kernels_and_memory(program, capsys)
 )
 def test_the_command_takes_files_modules_and_arguments(program, capsys, target, arguments):
     explain(f"{target}:Scale()", *arguments)
-    assert "1 graphs, 1 ops, 0 breaks" in capsys.readouterr().out
+    assert "1 graph, 1 op, 0 breaks" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -154,3 +156,12 @@ def test_every_recipe_is_one_graph(recipe):
     function, *inputs = recipe()
     told = dynacompile.explain(function, backend="eager")(*inputs)
     assert (told.graph_count, len(told.breaks)) == (1, 0), str(told)
+
+
+def test_who_reads_only_the_beginning_sees_no_error(program):
+    command = [sys.executable, "-m", "dynacompile", "explain", f"{program}:scale", "torch.randn(3)", "2.0"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=os.environ | {"PYTHONWARNINGS": "ignore"})
+    os.close(writer)
+    assert "Broken pipe" not in done.stderr and done.returncode == 0
