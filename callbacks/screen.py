@@ -52,7 +52,7 @@ def made(outcome: Outcome) -> Facts:
     rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counted(counts['graphs'], 'graph')}, {counted(counts['kernels'], 'kernel')}{cached}"))
     rows.append(("graph breaks", f"{counts['graph_breaks']:.0f}"))
     rows += [("", line) for line in most_frequent(f"[{e.code}] {e.reason} at {e.site}" for e in ledger.breaks)]
-    if skipped := list(ledger.of(events.FrameSkipped)):
+    if skipped := [e for e in ledger.of(events.FrameSkipped) if e.region not in outcome.idle]:  # those are among what is not compiled
         rows.append(("left to Python", f"{len(skipped)} functions" if len(skipped) > 1 else "1 function"))
         rows += [("", line) for line in most_frequent(f"{e.site}: {e.reason}" for e in skipped)]
     rows.append(("recompiles", f"{counts['recompiles']:.0f}"))
@@ -128,14 +128,18 @@ def panel(rows: Sequence[tuple[str, str]], known: Mapping[str, float], is_noise:
     return Panel(table, title="dynacompile", title_align="left", box=box.ROUNDED, expand=False, padding=(0, 1))
 
 
-def screen(outcome: Outcome, report: str = "", width: int | None = None) -> Panel:
-    """report: where the page of the run lies. width: of the console, in columns; None: all that there is to say fits."""
-    rows, _ = apart(outcome, report, width)
+def screen(outcome: Outcome, report: str = "") -> Panel:
+    """The box, as wide as what there is to say. report: where the page of the run lies."""
+    return boxed(outcome, apart(outcome, report, None)[0])
+
+
+def boxed(outcome: Outcome, rows: Facts) -> Panel:
     return panel(rows, outcome.metrics(), outcome.times is not None and outcome.times.is_within_noise)
 
 
 def apart(outcome: Outcome, report: str, width: int | None) -> tuple[Facts, Facts]:
-    """The rows of the box, and those with places, where the box would break one of them: nobody can copy that, and no terminal opens it."""
+    """The rows of the box, and those with places, where the box would break one of them: nobody can copy that, and no terminal opens it. width: of the
+    console, in columns; None: all fits."""
     rows = facts(outcome)
     at = next((at for at, (name, _) in enumerate(rows) if name == "logs"), len(rows))
     places = [*([("report", report)] if report else []), *rows[at:]]
@@ -145,6 +149,7 @@ def apart(outcome: Outcome, report: str, width: int | None) -> tuple[Facts, Fact
 
 def show(outcome: Outcome, report: str = "", console: Console | None = None) -> None:
     console = console or Console()
-    console.print(screen(outcome, report, console.width))
-    for name, place in apart(outcome, report, console.width)[1]:
+    rows, places = apart(outcome, report, console.width)
+    console.print(boxed(outcome, rows))
+    for name, place in places:
         console.print(f"{name:8}{printable_lines(place)}", soft_wrap=True, highlight=False, markup=False)

@@ -57,6 +57,12 @@ class Unused(Regression):
         self.spare = torch.nn.Linear(4, 4)
 
 
+def test_a_target_that_no_step_called_is_said_once(fit):
+    callback = DynamoCallback({**ALONE, "modules": {"net": {}, "spare": {}}})
+    fit(callback, cls=Unused)
+    assert f"spare: {NOT_CALLED}" in shown(callback.outcome) and "left to Python" not in shown(callback.outcome)
+
+
 def test_a_target_that_no_step_called_is_said_to_be_that(fit, tmp_path):
     callback = DynamoCallback({**ALONE, "modules": {"net": {}, "spare": {}}})
     fit(callback, cls=Unused)
