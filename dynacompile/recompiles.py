@@ -130,7 +130,8 @@ def advice(failed: Sequence[Failure], guards: Sequence[Guard], frame: Any, confi
             return Advice(expected=reason)
     if passed_on:
         return Advice(expected=f"{without_values(passed_on[0].subject)} is a constant at first, and the new entry, which never reads it, serves other values")
-    if kept := [f.subject for f in failed if is_kept(f, guards, frame)]:
+    resized = any(f.guard.kind == "TENSOR_MATCH" for f in failed)
+    if kept := [f.subject for f in failed if resized and is_kept(f, guards, frame)]:
         return Advice(
             expected=f"{without_values(kept[0])}, a number of a module, stays a constant where a size changes in the same call: `varying` names a symbol"
         )
