@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dynacompile.capture.values.replaced import MADE_BY
 from dynacompile.capture.values.rows import HANDLERS
 from dynacompile.config import CompileConfig
 from dynacompile.entries import BucketView, EntryView
@@ -261,7 +262,7 @@ def deep_copy_of_changed(module: Any, kind: Any, memo: dict) -> torch.nn.Module:
 
 def is_made_by_torch(cls: type) -> bool:
     """Whether objects of the class are what torch.compile gives for modules."""
-    return f"{cls.__module__}.{cls.__qualname__}" == "torch._dynamo.eval_frame.OptimizedModule"
+    return cls.__qualname__ == "OptimizedModule" and cls.__module__.endswith(MADE_BY)
 
 
 def region_around(module: torch.nn.Module, config: CompileConfig, name: str, dispatch: Dispatch | None, in_config: bool = False) -> Any:

@@ -257,7 +257,11 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
 
 def lacking(cx: Trace) -> Iterator[Guard]:
     """Names that objects were found to lack. What breaks behind such a question may be done once, as hooks are installed: with the name it may not break."""
-    return (guard for guard in cx.guards.values() if guard.kind in ("HASATTR", "DICT_CONTAINS") and not guard.expected.present)  # type: ignore[attr-defined]
+    for guard in cx.guards.values():
+        if guard.kind in ("HASATTR", "DICT_CONTAINS"):
+            asked: Presence = guard.expected  # type: ignore[assignment]
+            if isinstance(asked.name, str) and not asked.present:
+                yield guard
 
 
 def counted(cx: Trace, policy: ShapePolicy) -> frozenset[Source]:

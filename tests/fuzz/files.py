@@ -165,7 +165,8 @@ def report(world: World) -> Check:
     callback = DynamoCallback({"enabled": False, "measure_steps": 0})
     run, told = world.used / "run", []
     trainer: Any = SimpleNamespace(
-        callbacks=[], loggers=[SimpleNamespace(log_dir=str(run), save_dir=None, log_metrics=lambda metrics, step: told.append(metrics))],
+        callbacks=[], checkpoint_callbacks=[],
+        loggers=[SimpleNamespace(log_dir=str(run), save_dir=None, log_metrics=lambda metrics, step: told.append(metrics))],
         default_root_dir=str(run), is_global_zero=True, callback_metrics={}, logged_metrics={}, progress_bar_metrics={}, global_step=0, world_size=1,
         fast_dev_run=False, lightning_module=SimpleNamespace(device=torch.device("cpu")), strategy=SimpleNamespace(model=None),
         state=SimpleNamespace(fn=TrainerFn.FITTING), fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(_batches_that_stepped=0)),

@@ -171,6 +171,9 @@ class ModuleValue(ObjectValue, HookedModule):
             self.put_own(cx, name, value)
 
     def del_plain(self, cx: Context, name: str) -> None:
+        if is_data_descriptor(cx.lookup(self.cls, name)):
+            super().del_plain(cx, name)
+            return
         if self.namespace.find(cx, ConstantValue(name)) is None:  # type: ignore[attr-defined]
             raise self.missing(name)
         self.drop_own(cx, name)
@@ -179,7 +182,8 @@ class ModuleValue(ObjectValue, HookedModule):
         raise unsupported("setattr", f"{self.describe()}.__dict__ = ...")
 
     def stores_plainly(self, name: str) -> bool:
-        return name not in self.past_hooks and not self.registered_before(name) and super().stores_plainly(name)
+        is_registered_anew = self.registered_before(name) and not self.holds("_buffers", name)
+        return name not in self.past_hooks and not is_registered_anew and super().stores_plainly(name)
 
     def table(self, cx: Context, name: str) -> Table:
         """_parameters, _buffers or _modules as a dict."""
