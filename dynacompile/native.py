@@ -271,7 +271,8 @@ def build(tools: Toolchain, folder: Path, inside: int | None, name: str) -> byte
             on_threads(max(2, os.cpu_count() or 2), lambda unit: compile_one(tools, flags, unit, objects[unit], inside, folder, scratch), largest_first)
             lib, made = Path(torch.__file__).parent / "lib", scratch / "core.so"
             placed = [str(scratch / name) for name in objects.values()]
-            run([*tools.command, "-shared", "-o", str(made), *placed, f"-L{lib}", *(f"-l{name}" for name in LIBRARIES), "-ldl"], "link the native core")
+            link = [*tools.command, "-shared", "-o", str(made), *placed, f"-L{lib}", *(f"-l{name}" for name in LIBRARIES), "-ldl"]
+            on_threads(1, lambda command: run(command, "link the native core"), [link])  # by a helper: one that the exit ends is run again
             content = made_library(tools.command[0], made)
         keep(name, content, inside, folder)
     except OSError as error:
