@@ -197,7 +197,7 @@ FILLED = (aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 MASKED = frozenset({aten.where.self, *FILLED})
 COPIES = frozenset((aten.clone.default, aten._to_copy.default, aten._conj_physical.default, *FILLED, aten.mvlgamma.default))
 """Pointwise operations of which eager makes others: a copy that is written, or that keeps more of the strides."""
-WRAPPED = frozenset(("self", "other", "x", "n"))  # polygamma's n is no operand
+WRAPPED = frozenset(("self", "other", "x", "n"))
 """Names of operands whose numbers become tensors without dimensions, which are no longer of the result's size."""
 
 
@@ -233,21 +233,30 @@ def iterated_strides(func: Any, made: torch.Tensor, args: Sequence[Any], kwargs:
     """The strides that eager's iterator (ATen's `TensorIteratorBase`: `fast_set_up`, `reorder_dimensions`) gives a result with dimensions of one element; None
     where that can't be said, and where they are a new tensor's. Torch's rules look at the stride of such a dimension otherwise, and a concatenation or
     convolution chooses its memory format by it."""
-    shape, named = made.size(), {a.name: value for a, value in zip(func._schema.arguments, args)} | dict(kwargs)
+    shape, arguments = made.size(), func._schema.arguments
+    named = dict(zip(arguments, args)) | {a: kwargs[a.name] for a in arguments if a.name in kwargs}
     given = [value for value in named.values() if isinstance(value, torch.Tensor)]
     if any(x._has_symbolic_sizes_strides or x.layout is not torch.strided for x in (made, *given)):  # type: ignore[attr-defined]
         return None
     if 1 not in shape or all(map(is_new, given)):
         return None
-    if all(x.size() == shape for x in given) and not any(
-        isinstance(value, (int, float, complex)) and name in WRAPPED for name, value in named.items() if func is not aten.polygamma.default
-    ):
+    common = common_type([x for x in given if x.dim() > 0 and not is_mask(func, x)])
+    if made.is_floating_point() and not (common.is_floating_point or common.is_complex):
+        common = made.dtype
+    given = [x if x.dtype == common or is_mask(func, x) or made.device.type != "cpu" else converted(x) for x in given]
+    wraps = any(isinstance(value, (int, float, complex)) and a.name in WRAPPED and str(a.type) != "int" for a, value in named.items())
+    if not wraps and all(x.size() == shape for x in given):
         for form in (torch.contiguous_format, *((torch.channels_last,) if len(shape) == 4 else ())):
             if all(x.is_contiguous(memory_format=form) for x in given):
                 return torch.empty(shape, device="meta", memory_format=form).stride()
         if all(x.stride() == given[0].stride() for x in given) and has_no_gaps(given[0]):
             return given[0].stride()
     return by_strides(shape, given)
+
+
+def converted(x: torch.Tensor) -> torch.Tensor:
+    """An operand as CPUs convert it to the common type, before they look at its strides: without gaps."""
+    return x if has_no_gaps(x) else torch.empty_strided(x.size(), by_strides(x.size(), [x]), device="meta")
 
 
 def by_strides(shape: Sequence[int], given: Sequence[torch.Tensor]) -> Sequence[int]:

@@ -52,10 +52,10 @@ def coins_are_comparisons() -> bool:
         generator = torch.Generator().manual_seed(1)
         return coins(generator), generator.get_state()
 
-    many = torch.linspace(0.0, 1.0, 1000, dtype=torch.float32)
-    none = torch.empty(1000, dtype=torch.float32)
+    many = torch.linspace(0.0, 1.0, 1000, dtype=torch.float32, device="cpu")
+    filled = torch.empty(1000, dtype=torch.float32, device="cpu")
     pairs: list[tuple[Callable[[torch.Generator], torch.Tensor], Callable[[torch.Generator], torch.Tensor]]] = [
-        (lambda g: none.bernoulli_(0.3, generator=g) != 0, lambda g: torch.rand(1000, dtype=torch.float64, generator=g) < 0.3),
+        (lambda g: filled.bernoulli_(0.3, generator=g) != 0, lambda g: torch.rand(1000, dtype=torch.float64, generator=g) < 0.3),
         (lambda g: torch.bernoulli(many, generator=g) != 0, lambda g: torch.rand(1000, dtype=torch.float32, generator=g) < many),
     ]
     return all(map(torch.equal, *zip(*(results for one, other in pairs for results in zip(drawn(one), drawn(other), strict=True)), strict=True)))

@@ -185,13 +185,15 @@ SEVERAL = (
 
 
 def test_operands_of_random_strides_and_dimensions_of_one_element():
-    """Permuted, expanded, broadcast, and with any stride where a dimension has one element."""
+    """Permuted, expanded, broadcast, and with any stride where a dimension has one element; odd seeds have operands of several types."""
     compared = 0
     for seed in range(1500):
         pick = random.Random(seed)
         whole = [pick.choice([1, 1, 2, 3]) for _ in range(pick.choice([2, 3, 4, 4, 4, 5]))]
 
-        def operand(pick: random.Random = pick, whole: list[int] = whole) -> torch.Tensor:
+        kinds = [torch.float32, torch.float64, torch.float16, torch.int64] if seed % 2 else [torch.float32]
+
+        def operand(pick: random.Random = pick, whole: list[int] = whole, kinds: list[torch.dtype] = kinds) -> torch.Tensor:
             size = [1 if pick.random() < 0.15 else extent for extent in whole][pick.random() < 0.2 :]
             stride, step = [0] * len(size), 1
             for d in pick.sample(range(len(size)), len(size)):
@@ -199,7 +201,7 @@ def test_operands_of_random_strides_and_dimensions_of_one_element():
                 step *= size[d]
             if pick.random() < 0.15:
                 stride[pick.randrange(len(size))] = 0
-            return torch.rand(4000).as_strided(size, stride)
+            return torch.rand(4000).mul(3).to(pick.choice(kinds)).as_strided(size, stride)
 
         call, given = pick.choice(SEVERAL), [operand(), operand()]
         made = what_it_gives(call, *given)
