@@ -121,6 +121,15 @@ def in_format(input: torch.Tensor, pool: Callable[[torch.Tensor, Sequence[int]],
     return pool(input, range(2, input.dim()))
 
 
+def of_one(pool: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The pool of an image without a dimension for the batch, which has no memory format."""
+
+    def pooled_one(input: torch.Tensor, kernel_size: Any, *more: Any, **options: Any) -> torch.Tensor:
+        return pool(input.contiguous().unsqueeze(0), kernel_size, *more, **options).squeeze(0)
+
+    return pooled_one
+
+
 LINES = 3  # dimensions of a batch of lines with channels
 
 
@@ -223,7 +232,7 @@ def chosen_pool(dims: int, is_max: bool) -> Chooser:
     def of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         given = {**dict(zip((*POOL, *more), args, strict=False)), **kwargs}
         x, kernel = given.get("input"), given.get("kernel_size")
-        if len(args) > len(POOL) + len(more) or not given.keys() <= {*POOL, *more} or not isinstance(x, torch.Tensor) or x.dim() != dims + 2:
+        if len(args) > len(POOL) + len(more) or not given.keys() <= {*POOL, *more} or not isinstance(x, torch.Tensor) or x.dim() - dims not in (1, 2):
             return None
         sizes = tuple(kernel) if isinstance(kernel, (tuple, list)) else (kernel,) * dims
         plain = x.is_floating_point() and not given.get("return_indices") and given.get("divisor_override") is None
@@ -233,7 +242,8 @@ def chosen_pool(dims: int, is_max: bool) -> Chooser:
         alone = given.get("stride") in (None, ()) or not any(map(is_one, sizes))
         whole = all(is_one(n) or is_whole(n, size) for n, size in zip(sizes, x.shape[-dims:], strict=True))
         in_row = not is_max or dims == 1 or sum(not is_one(n) for n in sizes) in (1, dims)
-        return (max_of_all if is_max else mean_of_all) if alone and whole and in_row else None
+        pool = max_of_all if is_max else mean_of_all
+        return None if not (alone and whole and in_row) else pool if x.dim() == dims + 2 else of_one(pool)
 
     return of
 
@@ -253,7 +263,7 @@ def of_gradient(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return None
     dims = list(range(x.dim()) if dim is None else numbers(dim))
     taken = spacing != 0 and all(type(d) is int and -x.dim() <= d < x.dim() for d in dims) and len({d % x.dim() for d in dims}) == len(dims)
-    varies = taken and any(isinstance(x.shape[d], torch.SymInt) for d in dims)
+    varies = taken and any(isinstance(n, torch.SymInt) for n in x.shape)  # ATen's reads all sizes as numbers
     return gradient if varies and all(bool(x.shape[d] > 1) for d in dims) else None
 
 

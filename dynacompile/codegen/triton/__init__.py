@@ -35,9 +35,7 @@ def is_exact(kernel: Kernel) -> bool:
 
 
 def prepared(kernel: Kernel) -> Kernel:
-    """With places that are numbers as such in indices; where results are rounded to 16 bits, with distribution functions as one op each, for which fewer
-    instructions are enough."""
-    kernel = replace(kernel, nest=replace(kernel.nest, body=with_numbers(kernel.nest.body)))
-    if not rounds_to_16_bits(kernel.nest, {p.name: p.dtype for p in kernel.params}):
-        return kernel
-    return replace(kernel, nest=logistic(normal(kernel.nest)))
+    """With places that are numbers as such in indices, and the normal distribution function as one op; where results are rounded to 16 bits, with the
+    logistic one, too: fewer instructions are enough for them."""
+    nest = normal(replace(kernel.nest, body=with_numbers(kernel.nest.body)))
+    return replace(kernel, nest=logistic(nest) if rounds_to_16_bits(nest, {p.name: p.dtype for p in kernel.params}) else nest)
