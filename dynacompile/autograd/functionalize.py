@@ -26,7 +26,7 @@ from dynacompile.ops.checks import checked_quantile
 from dynacompile.ops.fused_steps import FUSED_STEPS
 from dynacompile.ops.list_writes import LIST_WRITES
 from dynacompile.ops.one_hot import one_hot
-from dynacompile.ops.passed_numbers import PASSING, has_static_sizes, stand_in, varies
+from dynacompile.ops.passed_numbers import PASSING, casts_without_symbols, has_static_sizes, stand_in, varies
 from dynacompile.ops.randomness import bernoulli, dropout, functional_dropout
 from dynacompile.ops.regions import FORMS, traced
 from dynacompile.ops.scans import cummax, cummin, cumprod
@@ -282,7 +282,8 @@ def interpret_node(
         env[node] = node.target(*args)
         return
     rules: AbstractContextManager = nullcontext()
-    if node.target in PASSING and has_static_sizes(operands):  # torch's rules in Python take some of them apart in other ways, or draw what eager does not
+    # torch's rules in Python take some of them apart in other ways, or draw what eager does not
+    if (node.target in PASSING and has_static_sizes(operands)) or casts_without_symbols(operands, args, kwargs):
         rules = of_torch.DisablePythonDispatcher()
     if varies(node.target, args, kwargs):
         args, kwargs = stand_in(node.target, args, kwargs, recorder.stand_ins)

@@ -33,7 +33,7 @@ from dynacompile.ir.source import Source
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, not_computed
 from dynacompile.ops.fused_steps import FUSED_STEPS
-from dynacompile.ops.passed_numbers import StandIns, has_static_sizes, stand_in, varies
+from dynacompile.ops.passed_numbers import StandIns, casts_without_symbols, has_static_sizes, stand_in, varies
 from dynacompile.ops.wrappers import is_wrapper
 from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, TorchDispatchMode
 
@@ -281,6 +281,8 @@ class GraphState:
         if varies(target, args, kwargs):
             args, kwargs = stand_in(target, args, kwargs, StandIns())
             rules = nullcontext() if has_static_sizes(operands) else rules  # torch's rules in Python do not refuse all that its functions do
+        elif self.symbols is not None and casts_without_symbols(operands, args, kwargs):
+            rules = nullcontext()
         if any(map(is_wrapper, operands)) and any(isinstance(n, torch.SymInt) for n in (*args, *kwargs.values())):
             raise NeedsNumbers("a tensor that wraps others")
         apart = not_computed(operands) if is_collective(target) else refusing(operands)

@@ -35,7 +35,7 @@ from dynacompile.ir.passed_forms import has_known_forms
 from dynacompile.ir.rounds import Again
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ops.collectives import is_collective, is_wait
-from dynacompile.ops.composites import COMPOSITES, composite
+from dynacompile.ops.composites import COMPOSITES, composite, without_defaults
 from dynacompile.ops.passed_numbers import settle, varies, with_constants
 from dynacompile.ops.placed import Placing
 from dynacompile.ops.wrappers import is_wrapper
@@ -128,7 +128,10 @@ class Recorder(Inputs):
         fakes = [p[1] for p in pairs]
         fake_kwargs = {k: p[1] for k, p in named.items()}
         if target in COMPOSITES:
-            kind, target = composite(kind, target, fakes, fake_kwargs)
+            told = without_defaults(target, fake_kwargs)
+            kind, chosen = composite(kind, target, fakes, told)
+            if chosen is not target:
+                target, named, fake_kwargs = chosen, {k: named[k] for k in told}, told
         if varies(target, fakes, fake_kwargs):
             fakes, fake_kwargs = settle(target, fakes, fake_kwargs)
             if varies(target, fakes, fake_kwargs) and not has_known_forms(kind, target, fakes, fake_kwargs):

@@ -4,8 +4,10 @@ vary, the former would have an entry for each, and the latter break the graph.""
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -459,3 +461,14 @@ def composite(kind: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any
     """Kind and target of the operation to record: torch's own, or one of these functions."""
     chosen = COMPOSITES[target](args, kwargs) if target in COMPOSITES else None
     return (kind, target) if chosen is None else ("call_function", chosen)
+
+
+def without_defaults(target: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords that say something: a function of torch in Python that asks modes and tensors to take its place names all that it takes."""
+    defaults = defaults_of(target) if kwargs and isinstance(target, FunctionType) else {}
+    return {k: v for k, v in kwargs.items() if k not in defaults or v is not defaults[k] and (type(v) is not type(defaults[k]) or v != defaults[k])}
+
+
+@functools.cache
+def defaults_of(function: FunctionType) -> dict[str, Any]:
+    return {name: p.default for name, p in inspect.signature(function).parameters.items() if p.default is not p.empty}

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from dynacompile.errors import Unsupported
 from dynacompile.ops.batch_norm import averaged_batch_norm
+from dynacompile.private import of_torch
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat)
 Derive = Callable[[Any], Any]
@@ -248,3 +249,11 @@ def replaced(row: Passing, args: Sequence[Any], kwargs: Mapping[str, Any], numbe
 def has_static_sizes(operands: Sequence[torch.Tensor]) -> bool:
     """Whether functions that are composed of others need no rules of torch's in Python, which are there for symbolic sizes."""
     return not any(isinstance(n, torch.SymInt) for t in operands for n in (*t.shape, *t.stride()))
+
+
+def casts_without_symbols(operands: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation runs under autocast and nothing of it is a symbol. torch's rules in Python take functions apart past the operators that autocast
+    casts the operands of."""
+    if not any(torch.is_autocast_enabled(t.device.type) for t in operands) or not has_static_sizes(operands):
+        return False
+    return not any(isinstance(n, SYMBOLIC) for n in of_torch.tree_leaves((args, kwargs)))
