@@ -140,5 +140,6 @@ def fit(cls: type[L.LightningModule], folder: Path, *callbacks: L.Callback, **op
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
-    for name, value in one.items():
-        assert other[name] == value, name
+    unlike = [name for name, value in one.items() if other[name] != value]
+    lines = [pair for pair in zip(one["lines"], other["lines"], strict=False) if pair[0] != pair[1]]
+    assert not unlike, f"{', '.join(unlike)}; the first of the lines that differ: {lines[:1]}"
