@@ -35,7 +35,12 @@ def as_scaled(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tens
 
 def as_first(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
     """Memory like the first operand's, unless the result is reduced."""
-    return run(aten.empty_like.default, args[0]) if made.dim() == args[0].dim() else None
+    return as_preserved(run, run(aten.empty_like.default, args[0]), args, {}) if made.dim() == args[0].dim() else None
+
+
+def as_second(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Memory like the second operand's, which a gradient is of."""
+    return as_first(run, made, args[1:])
 
 
 def as_format(run: Run, made: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -127,7 +132,7 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten.logical_xor.default: as_iterated,
     aten.native_dropout_backward.default: as_iterated,
     aten.binary_cross_entropy.default: as_first,
-    aten.binary_cross_entropy_backward.default: as_first,
+    aten.binary_cross_entropy_backward.default: as_second,
     aten.native_batch_norm.default: as_batch_norm,
     aten._native_batch_norm_legit.default: as_batch_norm,
     aten._native_batch_norm_legit.no_stats: as_batch_norm,
@@ -151,6 +156,10 @@ LAYOUTS: Mapping[Any, Layout] = {
     aten.max_unpool2d.default: as_format_resized,
     aten.roll.default: as_rolled,
     aten.log_sigmoid_forward.default: as_contiguous_on_cpus,
+    aten.mse_loss_backward.default: as_contiguous,
+    aten.huber_loss_backward.default: as_contiguous,
+    aten._log_softmax_backward_data.default: as_contiguous,
+    aten._standard_gamma.default: as_contiguous,
     aten.normal.Tensor_Tensor: as_contiguous,
     aten.rrelu_with_noise.default: as_contiguous,
     of_torch.aten_weight_norm_interface: as_contiguous,
@@ -173,6 +182,7 @@ PRESERVED = frozenset({
     *(getattr(aten, f"{name}_like").default for name in ("empty", "full", "zeros", "ones", "rand", "randn", "randint")),
     *(aten.randint_like.low_dtype, aten.flip.default, aten.fill.Scalar, aten.fill.Tensor, aten.frexp.Tensor, aten.nan_to_num.default),
     *(aten.deg2rad.default, aten.rad2deg.default, aten.sort.default, aten.sort.stable, aten.hardtanh.default, aten.huber_loss.default),
+    *(aten._prelu_kernel.default, aten.log_sigmoid_backward.default),
 })  # fmt: skip
 """Operations whose results lie as the first operand does, if it has no gaps: also along dimensions of one element, by whose strides others choose a memory
 format. Torch's rules give these the strides of dense tensors."""
@@ -197,6 +207,8 @@ FILLED = (aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 MASKED = frozenset({aten.where.self, *FILLED})
 COPIES = frozenset((aten.clone.default, aten._to_copy.default, aten._conj_physical.default, *FILLED, aten.mvlgamma.default))
 """Pointwise operations of which eager makes others: a copy that is written, or that keeps more of the strides."""
+UNTAGGED = frozenset((aten.hardswish_backward.default,))
+"""Pointwise operations that torch does not call so."""
 WRAPPED = frozenset(("self", "other", "x", "n"))
 """Names of operands whose numbers become tensors without dimensions, which are no longer of the result's size."""
 
@@ -204,6 +216,8 @@ WRAPPED = frozenset(("self", "other", "x", "n"))
 @functools.cache
 def is_iterated(func: Any) -> bool:
     """Whether one pass of eager's iterator over the operands makes the results."""
+    if func in UNTAGGED:
+        return True
     if func.namespace != "aten" or torch.Tag.pointwise not in func.tags or func._schema.is_mutable or func in PRESERVED or func in COPIES:
         return False
     return LAYOUTS.get(func, as_iterated) is as_iterated
