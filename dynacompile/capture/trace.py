@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from dynacompile.cpython.instructions import Position
 
 NAMED = frozenset({"HASATTR", "DICT_CONTAINS", "FLAG"})  # kinds of guards of which one source may have several
-CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # kinds of facts that change while an object stays the same
+CHANGING = frozenset({"HASATTR", "LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET", "SET_ORDER"})  # kinds of facts that change while an object stays the same
 STEPS_OF_OPERATION = 32  # instructions that are traced for each operation that may be: models have 4 to 50, and those with many have few operations
 MAX_DEPTH = 120
 FOLLOWED = (torch.__file__.rpartition("/")[0] + "/", __file__.rpartition("/")[0] + "/")  # torch, and what capture follows in its stead

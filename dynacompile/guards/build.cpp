@@ -39,6 +39,7 @@ struct OpName {
 constexpr OpName ops[] = {
     {"is", Op::is},           {"type", Op::type},         {"equals", Op::equals}, {"tensor", Op::tensor}, {"function", Op::function}, {"has_attribute", Op::has_attribute},
     {"dict_keys", Op::dict_keys}, {"dict_has", Op::dict_has}, {"length", Op::length}, {"state", Op::state}, {"flag", Op::flag}, {"set", Op::set},
+    {"set_order", Op::set_order},
     {"names", Op::names}, {"match", Op::match},
 };
 
@@ -77,7 +78,7 @@ bool parse_keys(PyObject* argument, Check& check) {
     if (known) {
         check.expected.hold_strong(argument);
     } else {
-        PyErr_SetString(PyExc_ValueError, "dict_keys takes a tuple of constants and of objects that hash by identity");
+        PyErr_SetString(PyExc_ValueError, "dict_keys and set_order take a tuple of constants and of objects that hash by identity");
     }
     return known;
 }
@@ -433,7 +434,8 @@ bool parse_check(const char* op, PyObject* argument, Check& check) {
         case Op::is:
         case Op::type: return check.expected.hold(argument);
         case Op::equals: return parse_constant(argument, check);
-        case Op::dict_keys: return parse_keys(argument, check);
+        case Op::dict_keys:
+        case Op::set_order: return parse_keys(argument, check);
         case Op::tensor: return (check.tensor = parse_tensor(argument)) != nullptr;
         case Op::state: return (check.state = parse_state(argument)) != nullptr;
         case Op::names: return (check.names = parse_names(argument)) != nullptr;

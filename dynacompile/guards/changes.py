@@ -21,7 +21,7 @@ from dynacompile.private import of_torch
 
 NUMBERS = (int, float)
 FLAGS = (bool, str)
-ITEMS = frozenset({"LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET"})  # guards of what a container holds
+ITEMS = frozenset({"LENGTH", "DICT_KEYS", "DICT_CONTAINS", "SET", "SET_ORDER"})  # guards of what a container holds
 OWN = re.compile(r"^(__\w+__|_parameters|_modules|_buffers)$|_hooks$")  # dicts that make up an object or a module
 MOST_STATES = 4  # of a container that have entries
 

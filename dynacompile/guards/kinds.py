@@ -176,6 +176,14 @@ def explain_set(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
         yield f"elements of {text(guard)}", shortened(", ".join(sorted(map(shown, wanted)))), f"others ({len(value)})"
 
 
+def explain_order(guard: Guard, value: Any, find: Find) -> Iterator[Difference]:
+    wanted: Any = guard.expected
+    if type(value) not in (set, frozenset):
+        yield f"type({text(guard)})", "set", type(value).__qualname__
+    else:
+        yield from other_names(f"list({text(guard)})", wanted, tuple(value))
+
+
 def is_element(value: Any) -> bool:
     return not is_a(value, torch.Tensor) and bool(native_core().can_be_key(value))
 
@@ -354,6 +362,7 @@ KINDS: Mapping[str, Kind] = {
     "GLOBAL_STATE": Kind(compile_state, explain_state),
     "SHAPE": Kind(compile_shape, explain_shape),
     "SET": Kind(simple("set"), explain_set),
+    "SET_ORDER": Kind(simple("set_order"), explain_order),
     "NAMESPACES": Kind(compile_names, explain_names),
     "MATCH": Kind(compile_match, explain_match),
     "FLAG": Kind(lambda tree, node, guard, index: tree.check("flag", -1, (guard.expected.read, guard.expected.value), index), explain_flag),  # type: ignore[attr-defined]

@@ -245,6 +245,7 @@ bool check_holds(const Check& check, PyObject* value, const Roots& roots) {
         case Op::state: return state_holds(*check.state);
         case Op::flag: return flag_holds(check.expected.get());
         case Op::set: return elements_equal(value, check.expected.get());
+        case Op::set_order: return order_equal(value, check.expected.get());
         case Op::names: return names_hold(*check.names);
         case Op::match: return match_holds(*check.match, value);
     }

@@ -18,7 +18,7 @@ enum class Access : uint8_t { slot, free, globals, builtins, constant, instance_
 // Whether loading calls a function of C, and gives a new reference.
 inline bool calls_out(Access access) { return access == Access::attribute || access == Access::applied; }
 
-enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state, flag, set, names, match };
+enum class Op : uint8_t { is, type, equals, tensor, function, has_attribute, dict_keys, dict_has, length, state, flag, set, set_order, names, match };
 
 // What a tensor must be. -1 in sizes and strides: any; strides empty with any_strides: not looked at.
 struct TensorCheck {

@@ -389,4 +389,15 @@ bool elements_equal(PyObject* set, PyObject* elements) {
     return true;
 }
 
+bool order_equal(PyObject* set, PyObject* elements) {
+    if (!PyAnySet_CheckExact(set) || PySet_GET_SIZE(set) != PyTuple_GET_SIZE(elements)) return false;
+    PyObject* key;
+    Py_hash_t hash;
+    Py_ssize_t at = 0;
+    for (Py_ssize_t i = 0; _PySet_NextEntry(set, &at, &key, &hash); i++) {
+        if (!constant_equal(key, PyTuple_GET_ITEM(elements, i))) return false;
+    }
+    return true;
+}
+
 }  // namespace dynacompile

@@ -55,6 +55,7 @@ Loaded load_attribute(PyObject* object, PyObject* name);  // the generic protoco
 bool has_attribute(PyObject* object, PyObject* name);     // by the type and the instance dict
 bool hashes_by_identity(PyObject* object);                 // a lookup of it in a dict or set runs no user code
 bool elements_equal(PyObject* set, PyObject* elements);   // a set or frozenset of these keys; elements: a dict with each as its own value
+bool order_equal(PyObject* set, PyObject* elements);      // a set or frozenset that gives these elements in this order; elements: a tuple
 Py_ssize_t builtin_length(PyObject* object);              // of builtin containers; -1 for others
 bool constant_equal(PyObject* left, PyObject* right);     // type-exact, floats bit by bit
 bool is_key(PyObject* object);                            // whether a lookup of it compares natively

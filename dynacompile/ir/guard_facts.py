@@ -11,6 +11,7 @@
 | DICT_KEYS        | tuple of constants                | a dict with these keys in this order                                           |
 | DICT_CONTAINS    | Presence(key, present)            | the dict has the key, or has not                                               |
 | SET              | frozenset of str, int, bytes, None, functions, classes | a set or frozenset of these elements                      |
+| SET_ORDER        | tuple of what SET takes           | a set or frozenset that gives these elements in this order                     |
 | LENGTH           | int                               | a builtin container of this length                                             |
 | FUNCTION         | FunctionFacts, or the function    | a Python function with this code and these globals                             |
 | MODULE           | ModuleFacts                       | class; of training flag, registered names, hook counts what was read           |

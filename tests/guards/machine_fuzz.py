@@ -348,6 +348,9 @@ def own_payload(kind: str, world: World, value: Any) -> Any:
         case "SET":
             plain = type(value) in (set, frozenset) and all(type(v) in (str, int, bytes, type(None)) for v in value)
             return frozenset(value) if plain else MISSING
+        case "SET_ORDER":
+            plain = type(value) in (set, frozenset) and all(type(v) in (str, int, bytes, type(None)) for v in value)
+            return tuple(value) if plain else MISSING
         case "FUNCTION":
             return function_facts(value) if isinstance(value, types.FunctionType) else MISSING
         case "MODULE":
@@ -355,7 +358,7 @@ def own_payload(kind: str, world: World, value: Any) -> Any:
     return MISSING
 
 
-UNARY = ("TENSOR_MATCH", "EQUALS", "TYPE", "ID", "NONE", "HASATTR", "DICT_KEYS", "DICT_CONTAINS", "LENGTH", "SET", "FUNCTION", "MODULE")
+UNARY = ("TENSOR_MATCH", "EQUALS", "TYPE", "ID", "NONE", "HASATTR", "DICT_KEYS", "DICT_CONTAINS", "LENGTH", "SET", "SET_ORDER", "FUNCTION", "MODULE")
 
 
 def a_guard(world: World) -> Guard | None:

@@ -222,6 +222,11 @@ SAMPLES: Mapping[str, Callable[[], list[Sample]]] = {
         Sample(frozenset(), (set(), frozenset()), ({1}, (), Loud())),
         Sample(frozenset({len, int.__add__, "a"}), ({len, int.__add__, "a"},), ({len, int.__sub__, "a"}, {len, "a"}, {abs, int.__add__, "a"})),
     ],
+    "SET_ORDER": lambda: [
+        Sample((1, 33), ({1, 33}, frozenset([1, 33])), ({33, 1}, {1}, {1, 33, 97}, [1, 33], {True, 33}, None)),
+        Sample((), (set(), frozenset()), ({1}, (), Loud())),
+        Sample((len,), ({len},), ({abs}, {"len"})),
+    ],
     "MATCH": lambda: [
         Sample(Match("an even number", lambda value: isinstance(value, int) and value % 2 == 0), (2, 4, 2), (1, "a", None)),
         Sample(Match("a list that is not empty", lambda value: isinstance(value, list) and bool(value), False), ([1],), ([], 1)),

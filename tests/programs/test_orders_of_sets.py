@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import dynacompile
+from dynacompile.events import Compiled
 from tests.checking import check
 from tests.scenarios import check_same
 
@@ -182,3 +183,54 @@ def test_given_sets_are_left_in_the_order_of_eager(change):
         dynacompile.reset()
         dynacompile.compile(world["f"], backend="eager", options={"fallback": "none"})(torch.ones(2), *sets[1])
         assert [list(s) for s in sets[0]] == [list(s) for s in sets[1]], (code, first, second)
+
+
+NAMES, KINDS = {"weight", "bias", "scale", "shift"}, {int, float, str}
+
+
+def of_given_sets(x, numbers):
+    named = {name: x + i for i, name in enumerate(NAMES)}
+    for n in numbers:
+        x = x * 2 + n
+    made = list(NAMES), [name for name in NAMES if "s" in name], ",".join(NAMES), [kind.__name__ for kind in KINDS], dict.fromkeys(numbers)
+    return x, named, made, {name + "!" for name in NAMES}, {*[n * 8 for n in numbers]}, sum(numbers), next(iter(numbers))
+
+
+def test_given_sets_give_their_elements_in_one_graph():
+    check(of_given_sets, torch.ones(2), {1, 33, 65}, options={"backend": "eager", "fullgraph": True})
+
+
+def test_the_same_elements_in_another_order_are_another_entry():
+    orders = [{1, 33}, {33, 1}, {1, 33}, {33, 1}]
+    assert len({tuple(s) for s in orders}) == 2
+
+    def story(wrap):
+        run = wrap(of_given_sets)
+        for numbers in orders:
+            yield run(torch.ones(2), numbers)
+
+    assert sum(isinstance(event, Compiled) for event in check_same(story, backend="eager")) == 2
+
+
+def test_a_given_set_goes_on_behind_a_break():
+    def fn(x, numbers):
+        iterator = iter(numbers)
+        first = next(iterator)
+        dynacompile.graph_break()
+        return x + first, [x * n for n in iterator]
+
+    check_same(lambda wrap: iter([wrap(fn)(torch.ones(2), {65, 1, 33, 8}) for _ in range(2)]), backend="eager", least=None)
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_drawn_programs_over_given_sets(first):
+    for seed in range(first, first + 10):
+        code = drawn(seed).splitlines()
+        scope: dict = {"copy": copy}
+        exec("\n".join(["def program(x, s):", *code[1:2], *code[3:]]), scope)
+        given = [int(n) for n in code[2].partition("{")[2].rstrip("}").split(",")]
+        compiled = dynacompile.compile(scope["program"], backend="eager", isolate_recompiles=True)
+        for elements in (given, given[::-1], given, [*given, *range(40)]):
+            eagers, ours = set(elements), set(elements)
+            want, got = scope["program"](torch.ones(1), eagers), compiled(torch.ones(1), ours)
+            assert repr((got, ours)) == repr((want, eagers)), f"seed {seed}\n{code}\n{want}\n{got}"

@@ -238,6 +238,8 @@ def row_set(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
 def row_frozenset(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args and isinstance(args[0], ConstantValue) and type(args[0].value) is frozenset:
         return args[0]
+    if args and isinstance(args[0], SetValue) and args[0].table is None and len(args[0].content) > 1:  # whose table may be larger than one of its elements
+        raise unsupported("unknown-operation", "a frozenset whose order is not known")
     elements = [TupleValue(a.elements(cx)) for a in args if not isinstance(a, SetValue) or a.table is None]  # which guards what they are
     if args and (given := table_of(args[0])) is not None:
         return ConstantValue(frozenset(given.keys if isinstance(given, Table) else given))

@@ -244,7 +244,8 @@ class SetValue(Value):
         if not self.content:
             raise raises(KeyError, "pop from an empty set")
         if self.table is None:
-            self.elements(cx)
+            if len(self.content) > 1:
+                raise unsupported("unknown-operation", "pop() of a set whose order is not known")
             return self.content.popitem()[1]
         return self.content.pop(self.table.do("pop"))
 
@@ -343,10 +344,21 @@ class GivenSet(SetValue):
         if self.read is None:
             cx, real = self.cx, self.real
             cx.guard("SET", self.source, frozenset(real))
-            by_identity = {e for e in real if not is_known_key(e)}
-            known = SetValue([cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e) for e in real if e not in by_identity])
-            self.read = known.content | {e: Lazy(cx, e, Constant(e, f"a {type(e).__name__}")) for e in by_identity}
+            self.read = {}
+            for e in real:
+                if not is_known_key(e):
+                    self.read[e] = Lazy(cx, e, Constant(e, f"a {type(e).__name__}"))
+                else:
+                    element = cx.wrap(e, Constant(e, repr(e))) if is_identity_key(e) else known_key(cx, e)
+                    self.read[key_of(element)] = element
         return self.read
+
+    def elements(self, cx: Context) -> list[Value]:
+        """In the order of the set itself, which is guarded, until the frame changes it."""
+        if self.changes or len(self.content) <= 1:
+            return super().elements(cx)
+        cx.guard("SET_ORDER", self.source, tuple(self.real))
+        return list(self.content.values())
 
     def counted(self, cx: Context) -> Value:
         """A number of each call, where it has varied and no element was asked for."""
