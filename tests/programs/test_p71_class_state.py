@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 import dynacompile
 from dynacompile.events import GraphBroke
 from tests.checking import check
+from tests.scenarios import check_same
 
 
 class Config:
@@ -183,3 +185,52 @@ def test_buffers_registered_and_assigned():
         torch.testing.assert_close(call(x), eager(x))
     assert list(dict(ours.named_buffers())) == list(dict(eager.named_buffers())) and list(ours.state_dict()) == list(eager.state_dict())
     torch.testing.assert_close(dict(ours.named_buffers()), dict(eager.named_buffers()))
+
+
+class Checked(type):
+    """A metaclass with attributes of its own, as of annotations that check shapes."""
+
+    is_off = False
+    scale, offset = 2.0, torch.ones(2)
+    seen: ClassVar[list] = []
+
+    def __instancecheck__(cls, value):
+        return not cls.is_off and len(value.shape) == cls.dimensions
+
+
+class Vector(metaclass=Checked):
+    dimensions = 1
+
+
+class Matrix(metaclass=Checked):
+    dimensions = 2
+
+
+def by_the_metaclass(x):
+    Vector.seen.append(isinstance(x, Matrix))
+    known = isinstance(x, Vector), hasattr(Vector, "scale"), hasattr(Vector, "other"), getattr(Matrix, "other", 3), Vector.seen is Matrix.seen
+    return x * Vector.scale + Matrix.offset, known, len(Vector.seen)
+
+
+def test_attributes_that_a_class_has_of_its_metaclass():
+    def story(wrap):
+        run = wrap(by_the_metaclass)
+        Checked.seen.clear()
+        for name, value in (("scale", 2.0), ("scale", 9.0), ("is_off", True), ("is_off", False), ("scale", 2.0)):
+            setattr(Checked, name, value)
+            yield run(torch.ones(2))
+        Vector.scale = 4.0  # hides that of the metaclass
+        yield run(torch.ones(2))
+        del Vector.scale
+
+    check_same(story, backend="eager", fullgraph=True)
+
+
+def test_an_attribute_of_a_metaclass_that_the_frame_assigns():
+    def fn(x):
+        Checked.scale = 5.0
+        first = x * Vector.scale
+        Checked.scale = 2.0
+        return first, x * Matrix.scale
+
+    check_same(lambda wrap: iter([wrap(fn)(torch.ones(2)) for _ in range(2)]), backend="eager")

@@ -126,6 +126,8 @@ class ClassValue(Value):
                 return bind_descriptor(cx, above, self, cx.class_value(type(self.real), None), name, class_source(type(self.real), name))
             if isinstance(above, IN_C):
                 return Method(self, name)
+            if is_data(above):
+                return cx.class_value(type(self.real), None).get_attr(cx, name)
             raise unsupported("unknown-attribute", f"{self.describe()}.{name}")
         if name in ATTRIBUTES and (own := ATTRIBUTES[name](self.real)) is not None:
             return own
