@@ -191,6 +191,14 @@ def image_transformer() -> Any:
     return ViT(image_size=16, patch_size=4, num_classes=5, dim=32, depth=2, heads=2, mlp_dim=32, dropout=0.1, emb_dropout=0.1), lambda m, turn: m(x)
 
 
+@program("rotary-embedding-torch")
+def learned_rotations() -> Any:
+    from rotary_embedding_torch import RotaryEmbedding
+
+    module, x = nn.ModuleDict({"turned": RotaryEmbedding(dim=8, learned_freq=True), "query": nn.Linear(16, 16)}), torch.randn(2, 2, 6, 16)
+    return module, lambda m, turn: m["turned"].rotate_queries_or_keys(m["query"](x)) @ m["turned"].rotate_queries_or_keys(x).mT
+
+
 @program("x-transformers")
 def rotary_decoder() -> Any:
     from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
@@ -344,6 +352,44 @@ def spline_flow() -> Any:
     return zuko.flows.NSF(2, 1, transforms=2, hidden_features=(8, 8)), lambda m, turn: -m(given).log_prob(x).mean()
 
 
+@program("gpytorch")
+def gaussian_process_by_inducing_points() -> Any:
+    import gpytorch
+
+    class Process(gpytorch.models.ApproximateGP):
+        def __init__(self, points: torch.Tensor):
+            given = gpytorch.variational.CholeskyVariationalDistribution(points.size(0))
+            super().__init__(gpytorch.variational.VariationalStrategy(self, points, given, learn_inducing_locations=True))
+            self.mean, self.covariance = gpytorch.means.ConstantMean(), gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+            self.likelihood = gpytorch.likelihoods.GaussianLikelihood()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean(x), self.covariance(x))
+
+    x = torch.rand(20, 2)
+    wanted = torch.sin(x.sum(-1) * 4)
+    return Process(torch.rand(5, 2)), lambda m, turn: -gpytorch.mlls.VariationalELBO(m.likelihood, m, num_data=20)(m(x), wanted)
+
+
+@program("jaxtyping")
+def shapes_by_annotations() -> Any:
+    from beartype import beartype
+    from jaxtyping import Float, jaxtyped
+
+    def weights(query: Any, key: Any) -> Any:
+        return (query @ key.mT).softmax(-1)
+
+    tensor: Any = torch.Tensor
+    weights.__annotations__ = {"query": Float[tensor, "b n d"], "key": Float[tensor, "b m d"], "return": Float[tensor, "b n m"]}
+    checked = jaxtyped(typechecker=beartype)(weights)
+
+    def call(m: Any, turn: int) -> Any:
+        x = torch.randn(2, 5 + turn, 4)
+        return checked(m(x), x)
+
+    return nn.Linear(4, 4), call
+
+
 @program("e3nn")
 def tensor_product() -> Any:
     from e3nn import o3
@@ -375,6 +421,20 @@ def dicts_of_tensors() -> Any:
         dicts["d"] = m(dicts["a"])
         dicts = dicts[1:].apply(lambda value: value * 2)
         return dicts["d"], dicts["b", "c"], torch.stack([dicts, dicts]).sum(0)["d"]
+
+    return nn.Linear(4, 4), call
+
+
+@program("tensordict")
+def classes_of_tensors() -> Any:
+    from tensordict import tensorclass
+
+    made: Any = tensorclass(type("Steps", (), {"__annotations__": {"seen": torch.Tensor, "reward": torch.Tensor}}))
+
+    def call(m: Any, turn: int) -> Any:
+        steps = made(seen=torch.ones(3, 4), reward=torch.zeros(3), batch_size=[3])
+        steps.seen = m(steps.seen)
+        return steps[1:].seen, torch.cat([steps, steps[1:]]).reward, steps.reshape(1, 3).seen
 
     return nn.Linear(4, 4), call
 
@@ -416,6 +476,21 @@ def filters_and_colors() -> Any:
     return nn.Conv2d(3, 3, 3, padding=1), lambda m, turn: (blur(m(x), (3, 3), (1.0, 1.0)), kornia.color.rgb_to_hsv(x), kornia.losses.ssim_loss(m(x), x, 5))
 
 
+@program("kornia")
+def rotations_and_losses() -> Any:
+    import kornia
+
+    x, wanted = torch.rand(2, 3, 16, 16), torch.randint(0, 3, (2, 16, 16))
+
+    def call(m: Any, turn: int) -> Any:
+        y = m(x)
+        warped = kornia.geometry.warp_perspective(y, torch.eye(3)[None].repeat(2, 1, 1), (16, 16))
+        losses = kornia.losses.tversky_loss(y, wanted, 0.3, 0.7), kornia.losses.lovasz_softmax_loss(y, wanted), kornia.losses.total_variation(y)
+        return kornia.geometry.rotate(y, torch.tensor([10.0, 20.0])), warped, kornia.color.rgb_to_lab(y.sigmoid()), losses
+
+    return nn.Conv2d(3, 3, 3, padding=1), call
+
+
 @program("monai")
 def dice_of_a_unet() -> Any:
     from monai.losses import DiceCELoss
@@ -432,6 +507,15 @@ def dice_of_a_pretrained_encoder() -> Any:
 
     x, wanted, loss = torch.randn(2, 3, 32, 32), torch.zeros(2, 32, 32, dtype=torch.long), models.losses.DiceLoss("multiclass")
     return models.Unet("resnet18", encoder_weights=None, classes=2), lambda m, turn: loss(m(x), wanted)
+
+
+@program("segmentation-models-pytorch")
+def pyramid_and_losses() -> Any:
+    import segmentation_models_pytorch as models
+
+    x, wanted = torch.randn(2, 3, 32, 32), torch.randint(0, 2, (2, 1, 32, 32))
+    losses = [getattr(models.losses, name)("binary") for name in ("FocalLoss", "TverskyLoss", "JaccardLoss", "LovaszLoss")]
+    return models.FPN("resnet18", encoder_weights=None, classes=1), lambda m, turn: [loss(m(x), wanted) for loss in losses]
 
 
 @program("torchmetrics")
@@ -464,6 +548,14 @@ def losses_without_labels() -> Any:
 
     x, losses = torch.randn(8, 4), [NTXentLoss(), BarlowTwinsLoss(), VICRegLoss()]
     return nn.Linear(4, 8), lambda m, turn: [loss(m(x), m(x + 0.1)) for loss in losses]
+
+
+@program("lightly")
+def contrast_with_a_memory() -> Any:
+    from lightly.loss import NTXentLoss
+
+    x, module = torch.randn(8, 4), nn.ModuleDict({"layer": nn.Linear(4, 8), "loss": NTXentLoss(memory_bank_size=(16, 8))})
+    return module, lambda m, turn: m["loss"](m["layer"](x), m["layer"](x + 0.1))
 
 
 @program("roma")
