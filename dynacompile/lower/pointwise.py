@@ -221,6 +221,8 @@ def create_value(low: Lowering, o: Expander, node: torch.fx.Node, what: str, ind
             raise AssertionError(what)
     if not all(isinstance(v, (int, float, Index)) for v in (start, step)):
         raise NotCovered
+    if not node.meta["val"].dtype.is_floating_point:  # eager counts in ints, from real numbers without their fractions
+        start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if isinstance(start, (int, Index)) and isinstance(step, (int, Index)):
         return o.cast(o.index(indices[0] * step + start), o.compute)
     exact = torch.float64 if o.compute == torch.float64 or node.meta["val"].device.type == "cpu" else torch.float32

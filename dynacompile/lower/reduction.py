@@ -10,6 +10,7 @@ import torch.fx
 from dynacompile.ir.index import Extent, Index, strided
 from dynacompile.ir.loops import Axis, Buffer
 from dynacompile.lower.context import Lowering, arguments
+from dynacompile.lower.numbers import number
 from dynacompile.lower.pointwise import require_element
 from dynacompile.lower.values import Expander, Value, nearest
 from dynacompile.ops.pointwise import NotCovered
@@ -168,7 +169,7 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     if loops.count == 0:
         raise NotCovered
     correction = arguments(node)["correction"]
-    spare = float(1 if correction is None else correction)
+    spare = 1 if correction is None else correction
     exact = compute_dtype(read.dtype)
     deviation = row.detail.startswith("std")
     whole = Loops(low, read.size, dims, True)
@@ -197,9 +198,10 @@ def lower_variance(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         return v * (1 / loops.count) if isinstance(loops.count, int) else v / loops.count
 
     def divided(o: Expander, v: Value) -> Value:
-        if isinstance(loops.count, int):
-            return v / max(0.0, loops.count - spare)
-        return v / o.max(o.constant(loops.count, v.dtype) - spare, 0)
+        if isinstance(loops.count, int) and isinstance(spare, (int, float)):
+            return v / max(0.0, float(loops.count - spare))
+        less = o.cast(number(o, spare) if isinstance(spare, torch.SymFloat) else spare, v.dtype)
+        return v / o.max(o.constant(loops.count, v.dtype) - less, 0)
 
     def result(o: Expander, v: Value) -> Value:
         variance = divided(o, corrected(o, v))

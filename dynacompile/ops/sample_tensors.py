@@ -161,12 +161,12 @@ def arange_default(m: Maker) -> Iterator[Sample]:
 
 @sample(TENSORS)
 def arange_start(m: Maker) -> Iterator[Sample]:
-    yield from (args(2, 7), args(0.5, 4))
+    yield from (args(2, 7), args(0.5, 4), args(0.5, 4, dtype=torch.int32))
 
 
 @sample(TENSORS)
 def arange_step(m: Maker) -> Iterator[Sample]:
-    yield from (args(2, 12, 3), args(9, 2, -2), args(0, 1, 0.1))
+    yield from (args(2, 12, 3), args(9, 2, -2), args(0, 1, 0.1), args(9.5, 2, -1.7, dtype=torch.int64), args(0.5, 9, 1.7, dtype=torch.int16))
 
 
 @sample(TENSORS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -304,6 +303,3 @@ class Values:
     def one(self, i: int) -> str:
         """Value i in lane l."""
         return f"{self.use(i)}[l]" if self.plan.deep[i] else self.use(i)
-
-    def comment(self, ids: Iterable[int]) -> str:
-        return ", ".join(self.names[i] for i in ids)
