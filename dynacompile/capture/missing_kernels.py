@@ -1,4 +1,5 @@
-"""Operations for which CPUs have no kernel of their operands' types. Fakes do not ask for one, and torch has no list of them: each operation's is in C++.
+"""Operations for which CPUs have no kernel of their operands' types, or of the type asked for by `dtype`. Fakes do not ask for one, and torch has no list of
+them: each operation's is in C++.
 
 So an operation of other types than float32 or float64, or of both, is run once, on zeros. `refused_types` has rows for operands that are too large for that.
 """
@@ -14,7 +15,7 @@ import torch
 from torch.fx.node import map_aggregate
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.operands import target_name, tensors_in
+from dynacompile.capture.operands import DTYPES, target_name, tensors_in
 from dynacompile.capture.small_sizes import is_repeatable
 
 USUAL = frozenset({torch.float32, torch.float64})
@@ -38,16 +39,26 @@ class Kernels:
 
     def check(self, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operands: Sequence[torch.Tensor]) -> None:
         """Raises Unsupported where an operation of torch's refuses its operands on CPUs because it has no kernel for their types."""
-        types = {operand.dtype for operand in operands}
-        if len(types) < 2 and types <= USUAL or not is_repeatable(kind, target) or not can_run(operands):
+        asked = *map(dtype_of, args), *map(dtype_of, kwargs.values())
+        types = {*(operand.dtype for operand in operands), *asked} - {None}
+        if len(types) < 2 and types <= USUAL or not is_repeatable(kind, target) or not can_run(operands) or not makes_on_cpu(kwargs.get("device")):
             return
-        key = kind, target, tuple((operand.dtype, operand.dim()) for operand in operands), tuple(map(type, args)), tuple(kwargs)
+        key = kind, target, tuple((operand.dtype, operand.dim()) for operand in operands), tuple(map(type, args)), tuple(kwargs), asked
         if key in self.known:
             return
         refusal = refused(kind, target, args, kwargs)
         if refusal is not None:
             raise unsupported("op-failed", f"{target_name(target)}: {refusal}")
         self.known.add(key)
+
+
+def dtype_of(value: Any) -> torch.dtype | None:
+    """The type that an argument asks for, which may be a class of Python's."""
+    return value if isinstance(value, torch.dtype) else DTYPES.get(value) if isinstance(value, type) else None
+
+
+def makes_on_cpu(device: Any) -> bool:
+    return device is None or torch.device(device).type == "cpu"
 
 
 def can_run(operands: Sequence[torch.Tensor]) -> bool:
@@ -70,6 +81,8 @@ def known(value: Any) -> Any:
 def refused(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """By which words an operation refuses zeros of its operands' types and sizes; None, too, where its result would be large."""
 
+    creates = not tensors_in((args, kwargs))
+
     def run(device: str) -> Any:
         def operand(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
@@ -77,6 +90,8 @@ def refused(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, An
             return torch.Generator() if isinstance(value, torch.Generator) else known(value)
 
         positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)
+        if creates:
+            named = {**named, "device": device}
         return getattr(positional[0], target)(*positional[1:], **named) if kind == "call_method" else target(*positional, **named)
 
     with torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
@@ -84,7 +99,7 @@ def refused(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, An
         try:
             large = sum(made.numel() for made in tensors_in(run("meta"))) > MOST_MADE
         except Exception:  # noqa: BLE001  (not all operations know that device)
-            large = False
+            large = creates
         try:
             if not large:
                 run("cpu")

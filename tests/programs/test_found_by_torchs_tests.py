@@ -174,6 +174,23 @@ def test_what_cpus_have_no_kernel_for_is_taken_where_it_is_raised(name, backend)
     same(raises(HALF_COMPLEX[name]), torch.ones(4, dtype=torch.complex32 if "of complex32" in name else torch.complex64), backend=backend)
 
 
+ASKED_TYPES = {
+    "running sum as bools": lambda t: t.cumsum(0, dtype=torch.bool),
+    "running product as Python's bools": lambda t: torch.cumprod(t, 0, dtype=bool),
+    "softmax as ints": lambda t: t.softmax(0, dtype=torch.int64),
+    "range of bools": lambda t: t + torch.arange(3, dtype=torch.bool),
+    "sum as bools": lambda t: t.sum(dtype=torch.bool),
+    "zeros as bools": lambda t: t + torch.zeros(3, dtype=torch.bool),
+}
+"""Types that arrive by an argument, beside operands of float32 or none; the last two have kernels."""
+
+
+@LEVELS
+@pytest.mark.parametrize("name", ASKED_TYPES)
+def test_types_that_are_asked_for_may_have_no_kernel(name, backend):
+    same(raises(ASKED_TYPES[name]), torch.tensor([0.5, 2.0, 0.0]), backend=backend)
+
+
 Taken: type[Exception] = KeyError
 
 
