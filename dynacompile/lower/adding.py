@@ -7,8 +7,6 @@ by atomic operations, in any order, as eager's `index_add` and `scatter_add` do 
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Sequence
 
 import torch
@@ -116,9 +114,8 @@ class Adding:
         """Adds at an element of the result, where all that is given of `when` holds."""
         into = self.parts or self.out
         index = strided(list(indices), into.stride[len(into.size) - len(self.out.size) :], into.offset) + self.part
-        given = [w for w in when if w is not None]
-        mask = functools.reduce(operator.and_, given).id if given else None
-        self.o.body.put(value.id, Access(into.name, index, mask, added=True))
+        mask = self.o.both(when)
+        self.o.body.put(value.id, Access(into.name, index, None if mask is None else mask.id, added=True))
         self.low.steps.append(Nest(into.name, self.axes, tuple(self.o.body.ops), (origin(self.node),)))
         if self.parts is not None:
             self.combine(self.parts)

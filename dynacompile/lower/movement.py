@@ -46,7 +46,7 @@ class Move:
             tests.append(self.o.apply("le", low, self.o.index(index)))
         if not never_negative(constant(0) + high - size):
             tests.append(self.o.apply("lt", self.o.index(index), high))
-        return tests[0] if len(tests) == 1 else tests[0] & tests[1] if tests else None
+        return self.o.both(tests)
 
     def done(self, value: Value) -> None:
         self.low.finish_pointwise(self.o, value, self.out, self.node)
@@ -95,8 +95,7 @@ def lower_pad(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     indices, mask = list(move.indices), None
     for i in range(len(widths) // 2):
         d, before = len(indices) - 1 - i, widths[2 * i]
-        inside = move.between(indices[d], before, before + read.size[d], move.out.size[d])
-        mask = inside if mask is None else mask if inside is None else mask & inside
+        mask = move.o.both((mask, move.between(indices[d], before, before + read.size[d], move.out.size[d])))
         indices[d] = indices[d] - before
     if varies:
         value = move.load(read, indices, mask)
@@ -130,8 +129,7 @@ def lower_slice_scatter(low: Lowering, node: torch.fx.Node, row: Row) -> None:
         return
     inside = move.between(place, start, start + (count - 1) * step + 1, size)
     if step > 1:
-        aligned = move.o.eq(move.o.index((place - start) % step), 0)
-        inside = aligned if inside is None else inside & aligned
+        inside = move.o.both((inside, move.o.eq(move.o.index((place - start) % step), 0)))
     indices = [*move.indices[:dim], (place - start) // step, *move.indices[dim + 1 :]]
     value = move.load(part, indices, inside)
     move.done(value if inside is None else move.o.select(inside, value, move.load(base, move.indices)))

@@ -19,6 +19,7 @@ from dynacompile.ops.table import Row
 from dynacompile.private import of_torch
 
 IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
+"""Results over no elements. Of other reductions fakes raise there what eager raises, as they do for extrema and their places."""
 ROUNDING = 16.0
 """Roundings of a sum of squares that its correction may leave of it, where the numbers are equal: no more than differences in the last bit of one of 10^5."""
 OVER_NONE = frozenset({torch.ops.aten.any.dims, torch.ops.aten.all.dims})
@@ -93,8 +94,6 @@ def emit_reduction(
         return
     o = low.expander(into.dtype)
     if loops.count == 0:
-        if kind not in IDENTITY:
-            raise NotCovered
         value = o.constant(IDENTITY[kind])
         axes = tuple(a for a in loops.axes if a.role == "x")
     else:
@@ -111,7 +110,7 @@ def lower_reduction(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     else:
         dims, keepdim = dims_of(node, len(read.size))
     loops = Loops(low, read.size, dims, keepdim)
-    if row.detail in ("mean", "max", "min") and loops.count == 0:
+    if row.detail == "mean" and loops.count == 0:
         raise NotCovered
     into = low.add(node.name, val)
     low.values[node] = node.name
@@ -146,8 +145,6 @@ def lower_extremum(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     require_element(low, read.name, values.device)
     dims, keepdim = argument_dims(node, len(read.size))
     loops = Loops(low, read.size, dims, keepdim)
-    if loops.count == 0:
-        raise NotCovered
     names = low.parts(node, 2)
     emit_reduction(low, node, read, low.add(names[0], values), loops, extremum(row.detail, read.dtype), lambda o, v: v)
     emit_reduction(low, node, read, low.add(names[1], positions), loops, "arg" + row.detail, lambda o, v: nearest(o, v, read))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import operator
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -144,6 +146,12 @@ class Expander:
 
     def select(self, condition: Value, a: Value | float | Index, b: Value | float | Index) -> Value:
         return self.apply("where", condition, a, b)
+
+    @staticmethod
+    def both(conditions: Iterable[Value | None]) -> Value | None:
+        """Whether all conditions hold; None, which always holds, of none."""
+        given = [c for c in conditions if c is not None]
+        return functools.reduce(operator.and_, given) if given else None
 
     def power(self, x: Value, exponent: int) -> Value:
         """x multiplied by itself; exponent >= 0."""

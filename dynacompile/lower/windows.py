@@ -82,7 +82,7 @@ class Window:
             tests.append(o.apply("le", 0, o.index(place)))
         if beyond:
             tests.append(o.apply("lt", o.index(place), size))
-        return tests[0] if len(tests) == 1 else tests[0] & tests[1] if tests else None
+        return o.both(tests)
 
     def elements(self, o: Expander, out: Buffer, other: float) -> list[tuple[Value, Value | None, Index]]:
         """(value, whether it is inside, its place in the plane) of each element, row by row; `other` outside."""
@@ -91,8 +91,7 @@ class Window:
         found = []
         for ki in range(self.kernel[0]):
             for kj in range(self.kernel[1]):
-                tests = [t for t in (self.inside(o, 0, i, ki, out.size[-2]), self.inside(o, 1, j, kj, out.size[-1])) if t is not None]
-                mask = tests[0] & tests[1] if len(tests) == 2 else tests[0] if tests else None
+                mask = o.both((self.inside(o, 0, i, ki, out.size[-2]), self.inside(o, 1, j, kj, out.size[-1])))
                 row, column = self.place(0, i, ki), self.place(1, j, kj)
                 value = self.low.load(o, self.read, strided([*lead, row, column], self.read.stride, self.read.offset), mask, other)
                 found.append((value, mask, row * self.columns + column))
@@ -206,10 +205,7 @@ class Around:
         total = None
         for i, rows in self.along(0):
             for j, columns in self.along(1):
-                mask = None
-                for test in (*rows, *columns):
-                    mask = test if mask is None else mask & test
-                value = entering([*self.indices[:-2], i, j], mask)
+                value = entering([*self.indices[:-2], i, j], self.o.both((*rows, *columns)))
                 total = value if total is None else total + value
         assert total is not None
         return total

@@ -31,9 +31,6 @@ class DeferredFunction(CallableValue):
     def describe(self) -> str:
         return self.real.__qualname__
 
-    def pytype(self) -> type:
-        return types.FunctionType
-
     def identity(self) -> Any:
         return self.real
 
