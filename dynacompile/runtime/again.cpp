@@ -23,6 +23,12 @@ PyRef tuple_of(const std::vector<int64_t>& numbers) {
     return found;
 }
 
+const torch::autograd::Edge& way_of_running(int64_t gradient) {
+    const auto* node = dynamic_cast<const Partial*>(torch::autograd::get_current_node().get());
+    if (!node || gradient < 0 || size_t(gradient) >= node->ways()) raise(PyExc_RuntimeError, "no autograd node of a region runs that gives this gradient");
+    return node->way(size_t(gradient));
+}
+
 }  // namespace
 
 Generators Again::generators() const {
@@ -130,29 +136,47 @@ PyObject* stand_above_node(PyObject*, PyObject* tensors) {
 // node_behind(gradient): the node to which the region's node that runs gives this gradient.
 PyObject* node_behind(PyObject*, PyObject* gradient) {
     try {
-        const auto* node = dynamic_cast<const Partial*>(torch::autograd::get_current_node().get());
-        const int64_t way = to_int(gradient);
-        if (!node || way < 0 || size_t(way) >= node->ways()) raise(PyExc_RuntimeError, "no autograd node of a region runs that gives this gradient");
-        return checked(torch::autograd::functionToPyObject(node->way(size_t(way)).function));
+        return checked(torch::autograd::functionToPyObject(way_of_running(to_int(gradient)).function));
     } catch (...) {
         set_python_error();
         return nullptr;
     }
 }
 
-// lead_to_node(gradients, ((result, tangent), ...), ends): wherever the history of the gradients comes to a result of the replay, it goes on at the node
-// that runs, at its tangent of this number, as in eager it does at the result of the call. Nothing is changed beyond the nodes of ends.
+// lead(tensor, to): from now on gradients of the tensor go where those of the tensor `to` go.
+PyObject* lead(PyObject*, PyObject* args) {
+    PyObject *tensor, *to;
+    if (!PyArg_ParseTuple(args, "OO", &tensor, &to)) return nullptr;
+    try {
+        torch::autograd::impl::set_gradient_edge(tensor_of(impl_of(tensor)), torch::autograd::impl::gradient_edge(tensor_of(impl_of(to))));
+        Py_RETURN_NONE;
+    } catch (...) {
+        set_python_error();
+        return nullptr;
+    }
+}
+
+// lead_to_node(gradients, ((result, tangent), ...), ((leaf, gradient), ...), ends): wherever the history of the gradients comes to a result of the replay,
+// it goes on at the node that runs, at its tangent of this number, as in eager it does at the result of the call. Where it comes to one of the leaves, it
+// goes on where this node gives the gradient of this number. Nothing is changed beyond the nodes of ends.
 PyObject* lead_to_node(PyObject*, PyObject* args) {
-    PyObject *gradients, *results, *ends;
-    if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &gradients, &PyTuple_Type, &results, &PyTuple_Type, &ends)) return nullptr;
+    PyObject *gradients, *results, *leaves, *ends;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyTuple_Type, &gradients, &PyTuple_Type, &results, &PyTuple_Type, &leaves, &PyTuple_Type, &ends)) return nullptr;
     try {
         const NodePtr node = torch::autograd::get_current_node();
         if (!node) raise(PyExc_RuntimeError, "no autograd node runs");
         auto node_of = [](PyObject* tensor) { return tensor_of(impl_of(tensor)).grad_fn(); };
-        std::vector<std::pair<torch::autograd::Edge, uint32_t>> known;
+        std::vector<std::pair<torch::autograd::Edge, torch::autograd::Edge>> known;
+        auto know = [&](PyObject* row, torch::autograd::Edge further) {
+            known.emplace_back(torch::autograd::impl::gradient_edge(tensor_of(impl_of(item(row, 0)))), std::move(further));
+        };
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); ++i) {
             PyObject* row = PyTuple_GET_ITEM(results, i);
-            known.emplace_back(torch::autograd::impl::gradient_edge(tensor_of(impl_of(item(row, 0)))), uint32_t(to_int(item(row, 1))));
+            know(row, {node, uint32_t(to_int(item(row, 1)))});
+        }
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(leaves); ++i) {
+            PyObject* row = PyTuple_GET_ITEM(leaves, i);
+            know(row, way_of_running(to_int(item(row, 1))));
         }
         std::unordered_set<torch::autograd::Node*> seen{node.get(), nullptr};
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ends); ++i) seen.insert(node_of(PyTuple_GET_ITEM(ends, i)).get());
@@ -167,7 +191,7 @@ PyObject* lead_to_node(PyObject*, PyObject* args) {
             for (torch::autograd::Edge& edge : at->next_edges()) {
                 auto found = std::find_if(known.begin(), known.end(), [&](const auto& row) { return row.first == edge; });
                 if (found != known.end())
-                    edge = {node, found->second};
+                    edge = found->second;
                 else if (seen.insert(edge.function.get()).second)
                     pending.push_back(edge.function.get());
             }

@@ -147,7 +147,7 @@ class Replay:
     def once(self, wanted: Sequence[bool], tangents: dict[int, torch.Tensor], saved: Sequence[torch.Tensor], kept: Kept) -> Grads:
         primals = self.primals(saved, kept)
         with torch.enable_grad():
-            leaves = self.aliases(primals)
+            leaves, changed = self.aliases(primals)
             below = {j: value.view_as(value) for j, value in zip(self.below, kept[0][len(self.kept) :], strict=True)}
             ends = tuple(t for t in (*leaves, *below.values()) if isinstance(t, torch.Tensor) and t.grad_fn is not None)
             native_core().stand_above_node(ends)
@@ -157,7 +157,13 @@ class Replay:
             results = {i: self.base(i, inputs, outputs) for i in tangents}
             pairs = [(results[i], tangent) for i, tangent in tangents.items()]
             targets = [below.get(t.index) if t.kind == "output" else leaves[t.index] if t.kind == "input" else None for t in self.edges]
-            asked = {i: end for i, (end, w) in enumerate(zip(targets, wanted, strict=True)) if w and end is not None and end.requires_grad}
+            asked = {i: edge_of(end) for i, (end, w) in enumerate(zip(targets, wanted, strict=True)) if w and end is not None and end.requires_grad}
+            frozen = tuple((leaves[t.index], e) for e, t in enumerate(self.edges) if t.kind == "input" and t.index in changed and leaves[t.index].requires_grad)
+            for i in changed:
+                if primals[i].requires_grad:
+                    native_core().lead(leaves[i], primals[i])
+                else:
+                    leaves[i].requires_grad_(False)
             pairs = [(base, tangent) for base, tangent in pairs if base.requires_grad]
             if not pairs or not asked:
                 return (None,) * len(wanted)
@@ -166,7 +172,11 @@ class Replay:
                 made = torch.autograd.grad(bases, list(asked.values()), given, create_graph=True, allow_unused=True)
             shown = tuple((result, i) for i, result in results.items() if result.grad_fn is not None and all(result.grad_fn is not e.grad_fn for e in ends))
             recorded = tuple(g for g in made if g is not None and g.grad_fn is not None)
-            native_core().lead_to_node(recorded, shown, (*ends, *(t for t in given if t.grad_fn is not None)))
+            for leaf, _ in frozen:
+                leaf.requires_grad_()
+            native_core().lead_to_node(recorded, shown, frozen, (*ends, *(t for t in given if t.grad_fn is not None)))
+            for leaf, _ in frozen:
+                leaf.requires_grad_(False)
         found = dict(zip(asked, made, strict=True))
         return tuple(found.get(i) for i in range(len(self.edges)))
 
@@ -211,12 +221,23 @@ class Replay:
             )
         return leaf
 
-    def aliases(self, primals: Sequence[Any]) -> list[Any]:
-        """Tensors at which the gradients of the replay end, although they have a history. What is one tensor in a call is one alias."""
+    def aliases(self, primals: Sequence[Any]) -> tuple[list[Any], set[int]]:
+        """Tensors at which the gradients of the replay end, although they have a history. What is one tensor in a call is one alias.
+
+        Also the inputs that are leaves whose `requires_grad` has changed since the call. Autograd keeps leaves themselves: an operation counts them as they
+        were, what differentiates its gradient counts them as they are then. So they are leaves here, too."""
         found: dict[int, Any] = {}
+        changed: set[int] = set()
         for i in dict.fromkeys(self.same):
-            found[i] = primals[i].view_as(primals[i]) if isinstance(primals[i], torch.Tensor) else primals[i]
-        return [found[i] for i in self.same]
+            primal, fake = primals[i], self.fakes[i]
+            if not isinstance(primal, torch.Tensor):
+                found[i] = primal
+            elif not isinstance(fake, torch.Tensor) or not primal.is_leaf or primal.requires_grad == fake.requires_grad or primal.is_inference():
+                found[i] = primal.view_as(primal)
+            else:
+                found[i] = primal.detach().requires_grad_(fake.requires_grad)
+                changed.add(i)
+        return [found[i] for i in self.same], changed
 
     @contextmanager
     def modes(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -252,6 +273,10 @@ class Replay:
         made = sampled(once, arrived)
         found = [grad if not s or any(here[i] for i in s) else None for grad, s in zip(made, sources, strict=True)]
         return (*found, *(None for _ in self.part.further))
+
+
+def edge_of(tensor: torch.Tensor) -> Any:
+    return torch.autograd.graph.get_gradient_edge(tensor)
 
 
 def fitted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

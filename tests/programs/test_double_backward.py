@@ -313,3 +313,33 @@ def test_nothing_is_kept_alive_by_a_gradient():
     torch.testing.assert_close(again, x.exp())
     with pytest.raises(RuntimeError, match="second time"):
         torch.autograd.grad(grad.sum(), x)
+
+
+LEAVES = {
+    "linear": lambda x, w: F.linear(x, w),
+    "mul": lambda x, w: (x[:, None] * w).sum(1),
+    "matmul": lambda x, w: x @ w,
+    "several": lambda x, w: (x @ w) * w.sum() + (x * w[0] * w[1]).sin(),
+    "computed": lambda x, w: x * w.sin()[0] + (x @ w.t()).tanh(),
+}
+
+
+@pytest.mark.parametrize("fn", LEAVES.values(), ids=LEAVES)
+@pytest.mark.parametrize(("then", "now"), [(False, True), (True, False)])
+def test_a_leaf_that_was_frozen_or_unfrozen_since(fn, then, now):
+    """Autograd keeps leaves themselves. What is computed of one keeps the history that it had in the call."""
+    first, head = leaf(4, 4), leaf(4, 4)
+
+    def step(call):
+        x = torch.randn(3, 4, dtype=D, requires_grad=True)
+        first.requires_grad_(then)
+        out = call(x)
+        first.requires_grad_(now)
+        (slope,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        penalty = slope.square().sum()
+        found = torch.autograd.grad(penalty, [t for t in (x, first, head) if t.requires_grad], create_graph=True, allow_unused=True)
+        first.grad = head.grad = None
+        (penalty + sum(g.sin().sum() for g in found if g is not None)).backward()
+        return [*found, first.grad, head.grad, x.grad]
+
+    check_step(step, lambda: lambda x: (fn(x, first) @ head).sin())
