@@ -32,8 +32,26 @@ def undeclared_cudnn_batch_norm(x, weight, bias, running_mean, running_var, trai
 
 
 def recurrent_layer(*args, **kwargs):
-    """The CPU's fused layer keeps what its backward needs only while autograd records, which it does not in a compiled forward."""
-    return recurrent_layer_backward() if torch.is_grad_enabled() and args[15] else NotImplemented
+    """The CPU's fused layer keeps what its backward needs only while autograd records, which it does not in a compiled forward. Torch's rule for symbolic sizes
+    takes it for bfloat16 on CPUs without instructions for that, too, on which it does not run and eager computes step by step."""
+    if torch.is_grad_enabled() and args[15]:
+        return recurrent_layer_backward()
+    if args[0].dtype is torch.bfloat16 and not of_torch.is_mkldnn_bf16_supported():
+        return lstm_layer(*args[:8], has_biases=args[12])
+    return NotImplemented
+
+
+def lstm_layer(x, w_input, w_hidden, b_input, b_hidden, h, c, reverse, has_biases):
+    """(steps, h, c, an empty workspace), with the operations of eager's."""
+    linear = torch.nn.functional.linear
+    given = linear(x, w_input, b_input if has_biases else None).unbind(0)
+    h, c, steps = h[0], c[0], []
+    for gates in reversed(given) if reverse else given:
+        i, f, g, o = (linear(h, w_hidden, b_hidden if has_biases else None) + gates).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        steps.append(h)
+    return torch.stack(steps[::-1] if reverse else steps), h[None], c[None], x.new_empty(0)
 
 
 def recurrent_layer_backward(*args, **kwargs):

@@ -32,6 +32,18 @@ def test_draws_results_and_gradients(name, backend):
     check(layer, torch.randn(3, 2, 3, requires_grad=True), options={"backend": backend, "dynamic": True}, graphs=None, breaks=None)
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", None])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("both_ways", [False, True])
+def test_lstms_of_bfloat16_without_gradients(both_ways, bias, backend):
+    """Eager takes the CPU's fused layer where the CPU has instructions for it."""
+    layer = nn.LSTM(3, 4, 2, bias=bias, bidirectional=both_ways).bfloat16()
+    compiled = dynacompile.compile(layer, dynamic=True, **({} if backend is None else {"backend": backend}))
+    x = torch.randn(3, 2, 3).bfloat16()
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layer(x), atol=2e-2, rtol=2e-2)
+
+
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_last_states_have_eagers_shape_at_each_batch(batch):
     layer = nn.LSTM(3, 4)
