@@ -48,6 +48,7 @@ BREAKS: dict[str, Row] = {
     "autograd-call": Row("{} runs or changes autograd inside the region", "compile the forward pass only"),
     "sub-graph": Row("a function that has to be one graph is not: {}", "use functions of tensors that have no effects and return new tensors"),
     "checkpoint": Row("{} is activation checkpointing", "let the compiler choose what to keep (memory_budget)"),
+    "checkpointed": Row("{}, in a function that a checkpoint runs again", "change it outside of the function that is checkpointed"),
     "op-failed": Row("an operation failed while it was traced: {}", "if eager raises too, fix the call; otherwise please report it"),
     "op-unsupported": Row("an operation has no fake implementation: {}", "register one with torch.library.register_fake"),
     "would-raise": Row("Python would raise here: {}", "if eager does not raise, please report it"),

@@ -89,7 +89,9 @@ class Effects:
     class_attributes: (class, name) -> what the frame assigned.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refuse: Callable[[], None]) -> None:
+        """refuse: raises Unsupported where what exists outside of the frame can't be changed after the graph."""
+        self.refuse = refuse
         self.touched: dict[Value, int] = {}
         self.globals: dict[tuple[int, str], tuple[dict, bool, Value | None]] = {}
         self.removed: dict[tuple[int, str], bool] = {}
@@ -108,8 +110,10 @@ class Effects:
     def touch(self, value: Value) -> None:
         if value in self.held:
             raise unsupported("after-graph", f"{value.describe()} changes after a call that is made after the graph was given it")
+        if self.is_outside(value):
+            self.refuse()
+            self.outside += 1
         self.count += 1
-        self.outside += self.is_outside(value)
         self.touched[value] = self.count
 
     def move(self, value: Value) -> None:
@@ -121,6 +125,7 @@ class Effects:
         return self.moves != since and any(at > since and value.serial < serial for value, at in self.moved.items())
 
     def store_global(self, table: dict, is_root: bool, name: str, value: Value | None) -> None:
+        self.refuse()
         self.outside += 1
         stored = self.globals.pop((id(table), name), None)
         if value is None:
@@ -128,10 +133,12 @@ class Effects:
         self.globals[id(table), name] = (table, is_root, value)
 
     def store_class_attribute(self, cls: type, name: str, value: Value) -> None:
+        self.refuse()
         self.outside += 1
         self.class_attributes[cls, name] = value
 
     def defer(self, function: Callable, args: list[Value], position: Position, keywords: tuple[str, ...] = ()) -> None:
+        self.refuse()
         self.outside += 1
         self.calls.append(Call(function, args, keywords, position))
 

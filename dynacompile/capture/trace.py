@@ -28,6 +28,7 @@ from dynacompile.capture.manner import Manner
 from dynacompile.capture.polyfills import is_polyfill
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
+from dynacompile.capture.tensors.checkpointing import refuse_amid_checkpoint
 from dynacompile.capture.tensors.entry_conditions import look_up
 from dynacompile.capture.tensors.generators import drawn
 from dynacompile.capture.tensors.listed_numbers import RULES as LISTED
@@ -96,7 +97,7 @@ class Trace:
         self.codes, self.builtins, self.replays_reports, self.manner = codes, builtins, replays_reports, manner or Manner()
         self.frames: list[SymbolicFrame] = []
         self.policy, self.symbols = policy, Symbols(policy, self.site) if policy else None
-        self.effects = Effects()
+        self.effects = Effects(lambda: refuse_amid_checkpoint(self))
         self.recorder = Recorder(self.site, self.use_settings, self.symbols, policy is not None)
         self.recorder.in_inference = self.recorder.begins_in_inference = inference
         self.recorder.if_whole = self.manner.if_whole
@@ -415,7 +416,7 @@ class Trace:
         for table in tables:
             table.clear()  # type: ignore[attr-defined]
         del self.names, self.recorder, self.root_scope, self.codes, self.builtins, self.overrides, self.rounds, self.modes
-        self.effects, self.handling, self.repeats, self.symbols, self.watching = Effects(), None, None, None, None
+        self.effects, self.handling, self.repeats, self.symbols, self.watching = Effects(lambda: None), None, None, None, None
 
     # places
 

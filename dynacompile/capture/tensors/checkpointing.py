@@ -26,6 +26,7 @@ from dynacompile.private import of_torch
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
+HOOKS_OF_CHECKPOINTS = ("_checkpoint_hook.", "_recomputation_hook.")
 OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 
@@ -51,6 +52,19 @@ def checkpoint(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
     if given or "debug" in options or "determinism_check" in options or policy is not None:
         raise unsupported("checkpoint", "checkpoint() with use_reentrant=True and keyword arguments")
     return run_once(cx, options, lambda: call_reentrant(cx, args[0], args[1:]))
+
+
+def is_checkpointed() -> bool:
+    """Whether the function runs, or runs again, for a checkpoint of eager's that is not reentrant."""
+    hooks = of_torch.top_saved_tensors_hooks(True)
+    return hooks is not None and getattr(hooks[0], "__qualname__", "").startswith(HOOKS_OF_CHECKPOINTS)
+
+
+def refuse_amid_checkpoint(cx: Context) -> None:
+    """What runs again for a checkpoint ends within the last operation whose tensors are kept, with what Python did before that. A graph ends as a whole, without
+    what residual code does after it: changes are left to Python, at their places between graphs."""
+    if torch.is_grad_enabled() and cx.flag("a checkpoint runs the function", is_checkpointed).constant():
+        raise unsupported("checkpointed", "Python's state changes")
 
 
 def run_once(cx: Context, options: dict[str, Value], call: Callable[[], Value]) -> Value:
