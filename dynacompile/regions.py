@@ -49,16 +49,18 @@ def make_region(
     target: CodeType | None = None,
     stands_for: bool = False,
     in_config: bool = False,
+    caller: CodeType | None = None,
 ) -> Any:
     """A native callable that runs `fn` with compiled frames; `fn` itself where the native core does not work here.
 
     target: the code that the compile is about, which is compiled also where its folder is left to Python. stands_for: that code only calls what
-    the compile was asked for. in_config: `name` is what a config calls it.
+    the compile was asked for. in_config: `name` is what a config calls it. caller: the code of a method that finds the region, bound, in an attribute of its
+    object; it is called with that object, also where the attribute came along in a copied `__dict__`.
     """
     if not SESSION.start():
         return fn
     state = new_state(config, SESSION.bucket(config.isolate_recompiles, owner), name, (), target, stands_for, in_config)
-    named = {} if target is None else {"target": target}
+    named = {name: code for name, code in (("target", target), ("caller", caller)) if code is not None}
     if dispatch is None:
         return native_core().Region(fn, on_miss, state, **named)
 

@@ -265,11 +265,13 @@ def is_made_by_torch(cls: type) -> bool:
     return cls.__qualname__ == "OptimizedModule" and cls.__module__.endswith(MADE_BY)
 
 
-def region_around(module: torch.nn.Module, config: CompileConfig, name: str, dispatch: Dispatch | None, in_config: bool = False) -> Any:
+def region_around(
+    module: torch.nn.Module, config: CompileConfig, name: str, dispatch: Dispatch | None, in_config: bool = False, caller: CodeType | None = None
+) -> Any:
     """The region of what torch.compile gives for a module. Its call begins Dynamo, in a frame that is not compiled; capture of a frame around it goes on with
     the module that it was made of."""
     made = standing_for(of_torch.module_call_impl, type(module._orig_mod))
-    return make_region(made, config, type(module), name, of_method(dispatch), made.__code__, stands_for=True, in_config=in_config)
+    return make_region(made, config, type(module), name, of_method(dispatch), made.__code__, stands_for=True, in_config=in_config, caller=caller)
 
 
 def share_state(module: torch.nn.Module, made: torch.nn.Module) -> None:
@@ -281,10 +283,11 @@ def share_state(module: torch.nn.Module, made: torch.nn.Module) -> None:
 def compile_in_place(module: torch.nn.Module, config: CompileConfig, name: str | None, dispatch: Dispatch | None = None) -> torch.nn.Module:
     """Puts a region in the slot that `nn.Module.__call__` looks at; state_dict, pickles and copies are not touched."""
     cls, shown, in_config = type(module), name or type(module).__name__, name is not None
+    caller = of_torch.module_wrapped_call_impl.__code__
     if is_made_by_torch(cls):
-        region = region_around(module, config, shown, dispatch, in_config)
+        region = region_around(module, config, shown, dispatch, in_config, caller)
     else:
-        region = make_region(of_torch.module_call_impl, config, cls, shown, of_method(dispatch), code_of_forward(cls), in_config=in_config)
+        region = make_region(of_torch.module_call_impl, config, cls, shown, of_method(dispatch), code_of_forward(cls), in_config=in_config, caller=caller)
     module._compiled_call_impl = MethodType(region, module)
     if getattr(module, "buckets", ()) == () or isinstance(module.buckets, Buckets):
         module.__dict__["buckets"] = Buckets(region)

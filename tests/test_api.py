@@ -269,6 +269,25 @@ def test_a_twin_whose_class_changes_runs_as_that_class():
     assert not torch.equal(copied.weight, twin.weight)
 
 
+@pytest.mark.parametrize("copied", [replica, bare])
+@pytest.mark.parametrize("inside", [False, True])
+def test_objects_with_the_dict_of_a_module_compiled_in_place_are_themselves(copied, inside):
+    """The slot that has the region goes along."""
+    module = dynacompile.compile(Factor(2.0), inplace=True, backend="eager")
+    t = torch.ones(3)
+    module(t)
+    other = copied(module)
+    call = dynacompile.compile(lambda m, t: m(t) + 0, backend="eager") if inside else lambda m, t: m(t)
+    for _ in range(2):
+        assert torch.equal(call(other, t), t * 5) and torch.equal(call(module, t), t * 2)
+    assert torch.equal(other(x=t), t * 5)
+    events = []
+    end = dynacompile.subscribe(events.append)
+    other(t)
+    end()
+    assert not events
+
+
 def test_in_place_and_restored():
     module = net()
     want = module(x())

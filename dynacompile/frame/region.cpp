@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 namespace dynacompile {
 
@@ -22,6 +23,7 @@ struct Region {
     PyObject* new_state;  // key -> RegionState
     PyObject* states;    // a dict: the RegionState of each key that was met
     PyCodeObject* target;  // null, or the code that the region is about, which it compiles wherever it lies
+    PyCodeObject* caller;  // null, or the code of a method that finds the region, bound, in an attribute of its object
     PyObject* dict;
     PyObject* weakrefs;
 };
@@ -185,9 +187,25 @@ PyObject* call_in_scope(Thread& thread, PyThreadState* ts, Region* region, Regio
     return result && !state->met ? said_once(state, result) : result;
 }
 
+// The object that the method `caller` runs for, where another one is given: the attribute goes along where the `__dict__` of an object is copied, as replicas of
+// modules have it, with the object that it was bound to. Null where that is the one.
+PyObject* called_instead(PyThreadState* ts, const Region* region, PyObject* const* args, size_t nargsf) {
+    Frame* frame = current_frame(ts);
+    if (!frame || frame_code(frame) != region->caller || PyVectorcall_NARGS(nargsf) == 0) return nullptr;
+    PyObject* object = frame_slots(frame)[0];
+    return object == args[0] ? nullptr : object;
+}
+
 PyObject* region_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     Region* region = reinterpret_cast<Region*>(self);
     PyThreadState* ts = PyThreadState_Get();
+    std::vector<PyObject*> given;
+    if (PyObject* object = region->caller ? called_instead(ts, region, args, nargsf) : nullptr) {
+        given.assign(args, args + PyVectorcall_NARGS(nargsf) + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0));
+        given[0] = object;
+        args = given.data();
+        nargsf = size_t(PyVectorcall_NARGS(nargsf));
+    }
     Thread& thread = this_thread(ts);
     if (thread.now.compiling || is_finalizing() || is_traced(thread.keys)) return call_object(region->function, args, nargsf, kwnames);
     if (!ts->datastack_chunk && !need_stack(ts)) return nullptr;
@@ -211,9 +229,10 @@ bool copy_attributes(Region* region) {
 }
 
 PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-    static const char* names[] = {"function", "compile_frame", "state", "choose", "new_state", "target", nullptr};
-    PyObject *function, *on_miss = Py_None, *state = Py_None, *choose = Py_None, *new_state = Py_None, *target = nullptr;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOOOO!:Region", const_cast<char**>(names), &function, &on_miss, &state, &choose, &new_state, &PyCode_Type, &target))
+    static const char* names[] = {"function", "compile_frame", "state", "choose", "new_state", "target", "caller", nullptr};
+    PyObject *function, *on_miss = Py_None, *state = Py_None, *choose = Py_None, *new_state = Py_None, *target = nullptr, *caller = nullptr;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOOOO!O!:Region", const_cast<char**>(names), &function, &on_miss, &state, &choose, &new_state, &PyCode_Type,
+                                     &target, &PyCode_Type, &caller))
         return nullptr;
     if (choose != Py_None && (!PyCallable_Check(choose) || !PyCallable_Check(new_state) || on_miss == Py_None)) {
         PyErr_SetString(PyExc_TypeError, "Region: choose takes the call's arguments and gives a key, new_state takes a key and gives a RegionState");
@@ -228,6 +247,7 @@ PyObject* region_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     region->call = boundary<region_call>;
     region->function = Py_NewRef(function);
     region->target = reinterpret_cast<PyCodeObject*>(Py_XNewRef(target));
+    region->caller = reinterpret_cast<PyCodeObject*>(Py_XNewRef(caller));
     if (!copy_attributes(region)) {
         Py_DECREF(reinterpret_cast<PyObject*>(region));
         return nullptr;
@@ -258,6 +278,7 @@ int region_traverse(PyObject* self, visitproc visit, void* arg) noexcept {
     Py_VISIT(region->new_state);
     Py_VISIT(region->states);
     Py_VISIT(region->target);
+    Py_VISIT(region->caller);
     Py_VISIT(region->dict);
     return 0;
 }
@@ -288,6 +309,7 @@ void region_dealloc(PyObject* self) noexcept {
     Py_XDECREF(region->new_state);
     Py_XDECREF(region->states);
     Py_XDECREF(region->target);
+    Py_XDECREF(region->caller);
     Py_XDECREF(region->dict);
     type->tp_free(self);
     Py_DECREF(type);
