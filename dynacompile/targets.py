@@ -25,6 +25,7 @@ from dynacompile.session import SESSION
 
 REGION = "__dynacompile_region__"
 MODULE = "__dynacompile_module__"  # the module that a twin was made of
+OF_ABSTRACT_CLASSES = ("__abstractmethods__", "_abc_impl")
 COMPOSABLE = "torch.distributed._composable_state"  # loaded by programs that use it, and by nothing here
 OPERATORS = (of_torch.OpOverload, of_torch.OpOverloadPacket, of_torch.CustomOpDef)
 
@@ -219,12 +220,35 @@ def twin(module: torch.nn.Module, config: CompileConfig, dispatch: Dispatch | No
     }
     if not hasattr(module, "buckets"):
         namespace["buckets"] = property(lambda self: buckets_of(region), doc="its buckets of entries")
-    metaclass: Any = type(cls)
-    kind = metaclass(cls.__name__, (cls,), namespace)
+    kind = passing_on(type(cls))(cls.__name__, (cls,), namespace)
     made = object.__new__(kind)
     object.__setattr__(made, "__dict__", module.__dict__)
     share_state(module, made)
     return made
+
+
+def passing_on(metaclass: Any) -> Any:
+    """A metaclass for twins' classes: what is set on such a class is set on the class that it stands for, as its calls look there."""
+
+    def place(kind: Any, name: str) -> Any:
+        own = vars(kind)
+        return kind.__base__ if MODULE in own and name not in own and name not in OF_ABSTRACT_CLASSES else None
+
+    def set_attribute(kind: Any, name: str, value: Any) -> None:
+        there = place(kind, name)
+        if there is None:
+            metaclass.__setattr__(kind, name, value)
+        else:
+            setattr(there, name, value)
+
+    def delete_attribute(kind: Any, name: str) -> None:
+        there = place(kind, name)
+        if there is None:
+            metaclass.__delattr__(kind, name)
+        else:
+            delattr(there, name)
+
+    return type(metaclass.__name__, (metaclass,), {"__setattr__": set_attribute, "__delattr__": delete_attribute, "__module__": metaclass.__module__})
 
 
 def original_module(module: torch.nn.Module) -> torch.nn.Module:

@@ -1,5 +1,6 @@
 """The public functions, as a user calls them."""
 
+import abc
 import copy
 import inspect
 import pickle
@@ -253,6 +254,25 @@ def test_other_objects_of_a_twins_class_are_themselves(name, inside):
     other(t)
     end()
     assert not events
+
+
+@pytest.mark.parametrize("made", [lambda twin: twin, copy.copy, copy.deepcopy, lambda twin: type(twin)(2.0)], ids=["twin", "copy", "deep copy", "class"])
+@pytest.mark.parametrize("base", [nn.Module, abc.ABC])
+def test_what_is_set_on_the_class_of_a_twin_is_set_on_the_modules(made, base):
+    own = type("Own", (Factor, base) if base is abc.ABC else (Factor,), {})
+    module = own(2.0)
+    twin = dynacompile.compile(module, backend="eager")
+    t = torch.ones(3)
+    other = made(twin)
+    other(t), twin(t)
+    type(other).forward = lambda self, x: x + self.count
+    type(twin).count = 4
+    for each in (other, twin, module):
+        assert torch.equal(each(t), t + 4) and each.count == own.count == 4
+    del type(other).forward, type(twin).count
+    assert torch.equal(other(t), t * 2) and not hasattr(own, "count")
+    type("Other", (type(twin),), {}).count = 5
+    assert not hasattr(own, "count") and not hasattr(type(twin), "count")
 
 
 def test_a_twin_whose_class_changes_runs_as_that_class():

@@ -363,6 +363,15 @@ class Trace:
             exact = builtin and all(is_constant_object(a) for a in reason.args)
             raise raises(type(reason), *(reason.args if exact else (str(reason),)), known=exact) from reason
 
+    @contextmanager
+    def following_each(self) -> Iterator[None]:
+        """Each call of a module is followed, also where it is like an earlier one. For modules that have other things than their sources say."""
+        before, self.repeats = self.repeats, None
+        try:
+            yield
+        finally:
+            self.repeats = before
+
     def call_module(self, module: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A call of a module, by its code or as an earlier one that was like it."""
         assert isinstance(module, ModuleValue)

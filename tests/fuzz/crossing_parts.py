@@ -8,7 +8,7 @@ from __future__ import annotations
 PREAMBLE = """
 import copy, collections, contextlib, dataclasses, io, math, pickle, random, typing
 import torch, torch.nn as nn, torch.nn.functional as F
-import torch.func, torch.autograd.forward_ad
+import torch.nn.utils.prune, torch.func, torch.autograd.forward_ad
 from torch.nn.utils import parametrizations, parametrize
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
@@ -485,3 +485,186 @@ WIDER_EVENTS = {
     "twin_of_twin": "if held:\n    held[:] = [wrap(held[0])]",
     "module_is_argument": "if held:\n    note.attempt('argument', lambda: (lambda m, v: m(v))(held[0], torch.ones(2, 4, dtype=dtype)))",
 }
+
+# From crossings.WIDEST on, beside those above.
+WIDEST_LAYERS: dict[str, tuple[str, str]] = {
+    "checkpoint_counted": (
+        "self.pN, self.callsN, self.afterN, self.logN = nn.Linear(4, 4), 0, 0, []",
+        "def partN(v):\n    self.callsN += 1\n    v = self.pN(v).tanh()\n    self.logN.append(len(v))\n    self.afterN += 1\n    return v.sin()\n"
+        "h = checkpoint(partN, h, use_reentrant=False)",
+    ),
+    "checkpoint_late_stop": (
+        "self.pN, self.callsN = nn.Linear(4, 4), 0",
+        "def partN(v):\n    self.callsN += 1\n    return self.pN(v).tanh() * 2\nh = checkpointed(partN, h)",
+    ),
+    "checkpoint_selective": (
+        "self.pN = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))",
+        "keepN = lambda: torch.utils.checkpoint.create_selective_checkpoint_contexts([torch.ops.aten.addmm.default])\n"
+        "h = checkpoint(self.pN, h, use_reentrant=False, context_fn=keepN)",
+    ),
+    "checkpoint_sequential": (
+        "self.pN = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Dropout(0.2))",
+        "h = checkpoint_sequential(self.pN, 2, h, use_reentrant=False)",
+    ),
+    "alias_of_buffer": (
+        "self.register_buffer('pN', torch.zeros(4))\nself.viewN = None",
+        "self.viewN = self.pN[:2]\nself.pN.add_(h.detach().sum(0))\nh = h + self.pN",
+    ),
+    "buffer_of_parameter": ("self.pN = nn.Linear(4, 4)\nself.register_buffer('rowN', self.pN.weight.data[0], persistent=False)", "h = self.pN(h) + self.rowN"),
+    "data_tied": (
+        "self.pN, self.qN = nn.Linear(4, 4), nn.Linear(4, 4)\nself.qN.weight.data = self.pN.weight.data",
+        "with torch.no_grad():\n    self.pN.weight.mul_(0.99)\nh = self.qN(h.tanh())",
+    ),
+    "views_of_each_other": (
+        "self.pN = nn.Linear(4, 4)",
+        "base = self.pN(h)\nfirst, rest = base[:, :2], base[:, 1:]\nfirst.add_(1)\nrest.mul_(2)\nh = base + first.sum()",
+    ),
+    "expanded": ("self.pN = nn.Parameter(torch.full((1, 4), 0.5))", "h = self.pN.expand(len(h), 4) * h + self.pN.as_strided((len(h), 4), (0, 1))"),
+    "second_order": (
+        "self.pN = nn.Linear(4, 4)",
+        "with torch.enable_grad():\n    at = h if h.requires_grad else h.detach().requires_grad_()\n"
+        "    slope = torch.autograd.grad(self.pN(at).tanh().sum(), at, create_graph=True)[0]\n"
+        "    h = h + torch.autograd.grad(slope.square().sum(), at, create_graph=self.training)[0]",
+    ),
+    "save_on_cpu": ("self.pN = nn.Linear(4, 4)", "with torch.autograd.graph.save_on_cpu():\n    h = self.pN(h).sin()"),
+    "func_vjp": ("self.pN = nn.Linear(4, 4)", "madeN, backN = torch.func.vjp(lambda v: self.pN(v).tanh(), h)\nh = backN(madeN)[0] + madeN"),
+    "linearize": ("self.pN = nn.Linear(4, 4)", "madeN, alongN = torch.func.linearize(lambda v: self.pN(v).tanh(), h.detach())\nh = h + alongN(madeN)"),
+    "hessian": ("self.pN = nn.Linear(4, 4)", "h = h + torch.func.hessian(lambda v: self.pN(v).tanh().sum())(h.mean(0)).sum(0)"),
+    "grad_switched": (
+        "self.pN = nn.Linear(4, 4)",
+        "before = torch.is_grad_enabled()\ntorch.set_grad_enabled(False)\ntarget = self.pN(h)\ntorch.set_grad_enabled(before)\nh = self.pN(h) - target",
+    ),
+    "multi_grad_hook": (
+        "self.pN, self.logN = nn.Linear(4, 4), []",
+        "a, b = self.pN(h), h.sin()\nif a.requires_grad and b.requires_grad:\n"
+        "    torch.autograd.graph.register_multi_grad_hook((a, b), lambda grads: self.logN.append(sum(g is not None for g in grads)))\nh = a * b",
+    ),
+    "parametrized_inside": (
+        "self.pN = nn.Linear(4, 4)",
+        "if not parametrize.is_parametrized(self.pN):\n    parametrize.register_parametrization(self.pN, 'weight', Symmetric())\nh = self.pN(h)",
+    ),
+    "forked_random": ("", "with torch.random.fork_rng():\n    h = h + torch.rand(4).to(h.dtype)\nh = F.dropout(h, 0.2, self.training)"),
+    "nonlocal": (
+        "self.pN = nn.Linear(4, 4)",
+        "countN = 0\ndef addN(v):\n    nonlocal countN\n    countN += 1\n    return self.pN(v) * countN\nh = addN(addN(h).tanh())",
+    ),
+    "finally": ("self.pN, self.endsN = nn.Linear(4, 4), 0", "try:\n    h = self.pN(h)\nfinally:\n    self.endsN += 1"),
+    "dot_product": (
+        "self.pN = nn.Linear(4, 12)",
+        "q, k, v = self.pN(h).view(1, -1, 2, 6).transpose(1, 2).chunk(3, -1)\nh = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 4) + h",
+    ),
+    "spectral_twice": ("self.pN = nn.utils.spectral_norm(nn.Linear(4, 4))", "h = self.pN(self.pN(h).tanh())"),
+    "pruned": ("self.pN = nn.Linear(4, 4)\ntorch.nn.utils.prune.random_unstructured(self.pN, 'weight', 0.5)", "h = self.pN(h)"),
+    "frozen_teacher": (
+        "self.pN = nn.Linear(4, 4)",
+        "self.pN.requires_grad_(False)\ntarget = self.pN(h).tanh() * self.pN.bias\nself.pN.requires_grad_(True)\nh = self.pN(h) + target",
+    ),
+}
+WIDEST_STEPS: dict[str, dict[str, str]] = {
+    "gradient_norm": {
+        "loss": (
+            "asked = [p for p in net.parameters() if p.requires_grad]\nif loss.requires_grad and asked:\n"
+            "    made = torch.autograd.grad(loss, asked, create_graph=True, allow_unused=True)\n"
+            "    loss = loss + 0.01 * sum(g.to_dense().abs().square().sum() for g in made if g is not None)"
+        )
+    },
+    "inner_step": {
+        "loss": (
+            "named = {k: p for k, p in net.named_parameters() if p.requires_grad}\nif loss.requires_grad and named:\n"
+            "    made = torch.autograd.grad(loss, list(named.values()), create_graph=True, allow_unused=True)\n"
+            "    fast = {k: p if g is None else p - 0.1 * g for (k, p), g in zip(named.items(), made)}\n"
+            "    loss = loss + torch.func.functional_call(net, fast, (x,)).square().mean()"
+        )
+    },
+    "per_sample": {
+        "loss": (
+            "values = {k: p.detach() for k, p in net.named_parameters()}\n"
+            "one = lambda p, r: torch.func.functional_call(net, p, (r[None],)).square().mean()\n"
+            "s.score = sum(g.abs().square().sum() for g in torch.func.vmap(torch.func.grad(one), (None, 0), randomness='different')(values, x.detach()).values())"
+        )
+    },
+    "halves": {"backward": "(loss / 2).backward(retain_graph=True)\n(loss / 2).backward()"},
+    "grad_then_backward": {
+        "backward": (
+            "asked = [p for p in net.parameters() if p.requires_grad]\n"
+            "s.norms.append([None if g is None else float(g.to_dense().abs().float().sum()) for g in torch.autograd.grad(loss, asked, retain_graph=True, "
+            "allow_unused=True)])\nloss.backward()"
+        )
+    },
+    "averaged_model": {
+        "after": (
+            "if s.target is None:\n    s.target = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9))\n"
+            "if len(list(s.target.parameters())) == len(list(net.parameters())) + 0:\n    s.target.update_parameters(net)"
+        )
+    },
+    "frozen_for_target": {
+        "before": "net.requires_grad_(False)\ns.score = net(x).mean()\nnet.requires_grad_(True)",
+        "loss": "loss = loss + (out - s.score).square().mean()",
+    },
+    "frozen_after": {
+        "loss": "frozen = [p for p in net.parameters() if p.requires_grad][::2]\nfor p in frozen:\n    p.requires_grad_(False)",
+        "after": "net.requires_grad_(True)",
+    },
+    "overlapping_writes": {"before": "x = x * 1\na, b = x[:, :2], x[:, 1:3]\na.add_(1)\nb.mul_(2)"},
+    "scored_in_inference": {"before": "with torch.inference_mode():\n    s.score = net(x).sum().item()"},
+    "deterministic_step": {"before": "torch.use_deterministic_algorithms(True)", "after": "torch.use_deterministic_algorithms(False)"},
+    "hook_of_step": {"before": "s.hook = net.stem.register_forward_hook(lambda m, i, o: o * 1.1)", "after": "s.__dict__.pop('hook').remove()"},
+    "one_thread": {"around": "torch.autograd.set_multithreading_enabled(False)"},
+    "double_step": {"before": "torch.set_default_dtype(torch.float64)\nx = x + torch.ones(x.shape[-1]).to(x.dtype)\ntorch.set_default_dtype(torch.float32)"},
+}
+WIDEST_EVENTS = {
+    "weight_tied": "if type(net.head) is type(net.stem) is nn.Linear:\n    net.head.weight = net.stem.weight\n    opt = make_opt()",
+    "weight_untied": "if type(net.head) is nn.Linear:\n    net.head.weight = nn.Parameter(net.head.weight.detach().clone())\n    opt = make_opt()",
+    "data_tied": "if isinstance(net.head, nn.Linear):\n    net.head.weight.data = net.stem.weight.data",
+    "spectral": "parametrizations.spectral_norm(net.stem)\nopt = make_opt()",
+    "orthogonal": "note.attempt('orthogonal', lambda: parametrizations.orthogonal(net.stem) and None)\nopt = make_opt()",
+    "pruned": "note.attempt('pruned', lambda: torch.nn.utils.prune.l1_unstructured(net.stem, 'weight', 0.5) and None)\nopt = make_opt()",
+    "assigned_behind": "net.load_state_dict({k: v.clone() for k, v in net.state_dict().items()}, assign=True)",
+    "swapped_tensor": "note.attempt('swapped', lambda: torch.utils.swap_tensors(net.stem.weight, nn.Parameter(torch.eye(4, dtype=dtype) * 0.5)))",
+    "swapped_in": "net.stem, net.head = net.head, net.stem",
+    "biases_alone": "for key, p in net.named_parameters():\n    p.requires_grad_('bias' in key)",
+    "grad_switched": "torch.set_grad_enabled(not torch.is_grad_enabled())",
+    "autocast_switched": "torch.set_autocast_enabled('cpu', not torch.is_autocast_enabled('cpu'))\nnote.loose = True",
+    "autocast_uncached": "around = lambda: torch.autocast('cpu', torch.bfloat16, cache_enabled=False)\nnote.loose = True",
+    "warn_only": "torch.use_deterministic_algorithms(True, warn_only=True)",
+    "not_deterministic": "torch.use_deterministic_algorithms(False)",
+    "inference_between": "with torch.inference_mode():\n    note.attempt('inference', lambda: net(torch.ones(2, 4, dtype=dtype)), net)",
+    "overlapping_input": "layout = 'overlap'",
+    "column_input": "layout = 'column'",
+    "narrow_input": "layout = 'narrow'",
+    "offset_input": "layout = 'offset'",
+    "global_backward_hook": (
+        "handles.append(nn.modules.module.register_module_full_backward_hook(lambda m, gi, go: tuple(None if g is None else g * 2 for g in gi) if m is net.stem else None))"
+    ),
+    "always_hook": "handles.append(net.register_forward_hook(lambda m, i, o: sums.append(0.0), always_call=True))",
+    "first_hook": "handles.append(net.stem.register_forward_hook(lambda m, i, o: o.tanh(), prepend=True))",
+    "one_hook_gone": "if handles:\n    handles.pop(0).remove()",
+    "grad_hook_of_bias": "if net.stem.bias is not None and net.stem.bias.requires_grad:\n    handles.append(net.stem.bias.register_hook(lambda g: None if i % 2 else -g))",
+    "class_patched": "type(net).forward = (lambda f: lambda self, *a, **k: f(self, *a, **k) + 1)(type(net).forward)",
+    "training_attribute": "net.training = not net.training",
+    "strided_parameter": "net.stem.weight.data = torch.ones(4, 8, dtype=dtype)[:, ::2] * net.stem.weight.detach()",
+    "expanded_parameter": "if net.stem.bias is not None:\n    net.stem.bias = nn.Parameter(torch.zeros(1, dtype=dtype).expand(4), requires_grad=False)",
+    "replica": "other = net._replicate_for_data_parallel()\nother.number = 5.0\nnote.attempt('replica', lambda: other(torch.ones(2, 4, dtype=dtype)), vars(s))",
+    "dict_copied": "other = object.__new__(type(net))\nother.__dict__ = {**net.__dict__, 'number': 7.0}\nnote.attempt('bare', lambda: other(torch.ones(2, 4, dtype=dtype)), vars(s))",
+    "stateless": "note.attempt('stateless', lambda: torch.func.functional_call(net, {k: v * 0.5 for k, v in net.named_parameters()}, (torch.ones(2, 4, dtype=dtype),)))",
+    "penalised": (
+        "probe = torch.ones(2, 4, dtype=dtype).requires_grad_()\n"
+        "note.attempt('penalty', lambda: torch.autograd.grad(net(probe).square().sum(), probe, create_graph=True)[0].square().sum().backward(), net)"
+    ),
+    "thawed_between": (
+        "net.requires_grad_(False)\nprobe = torch.ones(2, 4, dtype=dtype).requires_grad_()\nkept = note.attempt('frozen', lambda: net(probe))\n"
+        "net.requires_grad_(True)\nif kept is not None and kept.requires_grad:\n"
+        "    note.attempt('thawed', lambda: torch.autograd.grad(kept.square().sum(), probe, create_graph=True)[0].square().sum().backward(), net)"
+    ),
+    "frozen_between": (
+        "probe = torch.ones(2, 4, dtype=dtype).requires_grad_()\nkept = note.attempt('trained', lambda: net(probe))\n"
+        "net.requires_grad_(False)\nif kept is not None and kept.requires_grad:\n"
+        "    note.attempt('frozen', lambda: torch.autograd.grad(kept.square().sum(), probe, create_graph=True)[0].square().sum().backward(), net)\n"
+        "net.requires_grad_(True)"
+    ),
+}
+WIDEST_CALLS = {
+    "checkpointed_early": "checkpoint(held[0], *args, use_reentrant=False)",
+    "checkpointed_step": "checkpoint(held[0].__call__, *args, use_reentrant=False)",
+}
+CHECKPOINTS = {"checkpointed", *WIDEST_CALLS}

@@ -15,12 +15,30 @@ from functools import cached_property
 from typing import Any
 
 from tests.fuzz.command import main
-from tests.fuzz.crossing_parts import CALLS_OF_TWINS, DO_OTHERWISE_AGAIN, EVENTS, LAYERS, OPTIMIZERS, PREAMBLE, STEPS, UPDATES, WIDER_EVENTS
+from tests.fuzz.crossing_parts import (
+    CALLS_OF_TWINS,
+    CHECKPOINTS,
+    DO_OTHERWISE_AGAIN,
+    EVENTS,
+    LAYERS,
+    OPTIMIZERS,
+    PREAMBLE,
+    STEPS,
+    UPDATES,
+    WIDER_EVENTS,
+    WIDEST_CALLS,
+    WIDEST_EVENTS,
+    WIDEST_LAYERS,
+    WIDEST_STEPS,
+)
 from tests.fuzz.told_programs import BACKENDS, Eager, compare, differences, run, story_of
 
 MANNERS = ("step", "step", "net", "net", "inplace", "loss", "method", "part", "both")
 WIDER = 100_000
 """The first seed of programs that also copy and pickle what is compiled, and that call it from transforms of eager code."""
+WIDEST = 300_000
+"""The first seed of programs that also have the rows named so."""
+TRANSFORMS = ("vmapped", "grad_of", "jvp_of")
 MOST_ENTRIES = 250
 KNOWN = {"double backward refused": "double backward through this compiled region is not supported"}
 """Of docs/reliability.md."""
@@ -54,26 +72,34 @@ def block(text: str, depth: int) -> str:
 
 def generate(seed: int) -> Program:
     rng = random.Random(seed)
-    layers = tuple(rng.sample(list(LAYERS), rng.choice((1, 2, 2, 3))))
-    steps = tuple(rng.sample(list(STEPS), rng.choice((0, 1, 1, 2))))
-    is_wide = seed >= WIDER
-    known_events = {**EVENTS, **(WIDER_EVENTS if is_wide else {})}
+    is_wide, is_widest = seed >= WIDER, seed >= WIDEST
+    known_layers, known_steps = {**LAYERS, **(WIDEST_LAYERS if is_widest else {})}, {**STEPS, **(WIDEST_STEPS if is_widest else {})}
+    known_events = {**EVENTS, **(WIDER_EVENTS if is_wide else {}), **(WIDEST_EVENTS if is_widest else {})}
+    known_calls = {**CALLS_OF_TWINS, **(WIDEST_CALLS if is_widest else {})}
+    layers = tuple(rng.sample(list(known_layers), rng.choice((1, 2, 2, 3))))
+    steps = tuple(rng.sample(list(known_steps), rng.choice((0, 1, 1, 2))))
     events = tuple(rng.choice(list(known_events)) for _ in range(rng.randint(4, 8)))
-    manner = rng.choice((*MANNERS, *CALLS_OF_TWINS) if is_wide else MANNERS)
-    if is_wide and rng.random() < 0.5:  # as a choice of a hundred rarely comes
+    manner = rng.choice((*MANNERS, *known_calls) if is_wide else MANNERS)
+    if is_widest:  # as a choice of two hundred rarely comes
+        layers = tuple(dict.fromkeys((*layers[:-1], rng.choice(list(WIDEST_LAYERS)))) if rng.random() < 0.5 else layers)
+        steps = tuple(dict.fromkeys((*steps[1:], rng.choice(list(WIDEST_STEPS)))) if rng.random() < 0.5 else steps)
+        events = tuple(rng.choice(list(WIDEST_EVENTS)) if rng.random() < 0.3 else name for name in events)
+    if is_wide and rng.random() < 0.5:
         events = (*events[:-2], rng.choice(list(WIDER_EVENTS)), events[-1])
     if manner == "functional" and any("checkpoint" in name for name in layers):  # eager runs it again with the module's own parameters
         manner = "net"
-    if manner == "checkpointed" and not DO_OTHERWISE_AGAIN.isdisjoint(layers):
+    if manner in CHECKPOINTS and not DO_OTHERWISE_AGAIN.isdisjoint(layers):
         manner = "checkpointed_reentrant"  # which does not count what is saved
+    if manner in TRANSFORMS and "lazy" in layers:  # which ends the process in eager
+        manner = "net"
     init, forward = [], []
     for n, name in enumerate(layers):
-        made, does = (re.sub(r"(?<=[a-z])N\b", str(n), text) for text in LAYERS[name])
+        made, does = (re.sub(r"(?<=[a-z])N\b", str(n), text) for text in known_layers[name])
         init.append(made)
         forward.append(does)
-    at = {place: "\n".join(STEPS[name][place] for name in steps if place in STEPS[name]) for place in ("before", "loss", "grads", "after")}
-    backward = next((STEPS[name]["backward"] for name in steps if "backward" in STEPS[name]), "loss.backward()")
-    around = ", ".join(STEPS[name]["around"] for name in steps if "around" in STEPS[name]) or "contextlib.nullcontext()"
+    at = {place: "\n".join(known_steps[name][place] for name in steps if place in known_steps[name]) for place in ("before", "loss", "grads", "after")}
+    backward = next((known_steps[name]["backward"] for name in steps if "backward" in known_steps[name]), "loss.backward()")
+    around = ", ".join(known_steps[name]["around"] for name in steps if "around" in known_steps[name]) or "contextlib.nullcontext()"
     update = rng.choice(list(UPDATES))
     step = [
         "def step(x, *extra):",
@@ -101,7 +127,7 @@ def generate(seed: int) -> Program:
     }
     if is_wide:
         builds["net"] = "held[:] = [wrap(net)]\nreturn through(lambda *args: held[0](*args))"
-        builds |= {name: f"held[:] = [wrap(net)]\nreturn through(lambda *args: {text})" for name, text in CALLS_OF_TWINS.items()}
+        builds |= {name: f"held[:] = [wrap(net)]\nreturn through(lambda *args: {text})" for name, text in known_calls.items()}
     options = rng.choice(("", "", "", "dynamic=True", "dynamic=False", "recompile_limit=2", *(("isolate_recompiles=False",) * 3 if is_wide else ())))
     lines = [
         PREAMBLE,
@@ -214,6 +240,14 @@ def make_input(x, layout):
         return torch.cat([x, x], 1)[:, ::2]
     if layout == "subclass":
         return x.as_subclass(Plain)
+    if layout == "overlap":
+        return torch.cat([x.reshape(-1), x.new_zeros(1)]).as_strided((len(x), x.shape[1]), (1, 1)) if 0 < len(x) <= 2 else x
+    if layout == "column":
+        return x[:, :1].expand(x.shape)
+    if layout == "narrow":
+        return torch.cat([x, x, x])[len(x):2 * len(x)]
+    if layout == "offset":
+        return torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view(x.shape)
     if layout == "inference":
         with torch.inference_mode():
             return x.clone()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.fuzz import crossings
-from tests.fuzz.crossing_parts import CALLS_OF_TWINS, EVENTS, LAYERS, STEPS, WIDER_EVENTS
+from tests.fuzz.crossing_parts import CALLS_OF_TWINS, EVENTS, LAYERS, STEPS, WIDER_EVENTS, WIDEST_CALLS, WIDEST_EVENTS, WIDEST_LAYERS, WIDEST_STEPS
 from tests.fuzz.told_programs import Eager, Notes, differences, run
 
 
@@ -35,6 +35,14 @@ def test_every_wider_feature_comes():
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_wider_slice(seed):
     crossings.check(crossings.generate(crossings.WIDER + seed), backend="aot_eager")
+
+
+def test_every_widest_feature_comes():
+    seen = [crossings.generate(crossings.WIDEST + seed) for seed in range(400)]
+    assert set(WIDEST_LAYERS) <= {name for p in seen for name in p.layers}
+    assert set(WIDEST_STEPS) <= {name for p in seen for name in p.steps}
+    assert set(WIDEST_EVENTS) <= {name for p in seen for name in p.events}
+    assert set(WIDEST_CALLS) <= {p.manner for p in seen}
 
 
 def told(change):

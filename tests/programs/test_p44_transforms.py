@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, grad_and_value, stack_module_state, vmap
 
+import dynacompile
 from tests.checking import check
 from tests.scenarios import check_same
 
@@ -270,3 +271,32 @@ LEFT = [a_list_of_the_frame, an_own_list_in_one_of_the_frame, a_variable_of_the_
 @pytest.mark.parametrize("fn", LEFT)
 def test_a_body_that_writes_into_what_was_there_before_is_left_to_python(fn):
     check(fn, torch.randn(4, 3), graphs=None, breaks=1, backward=False, options={"backend": "eager"})
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return (self.second(self.first(x).tanh()).sin() + x).cos()
+
+
+@pytest.mark.parametrize("before", [lambda net, x: net(x), lambda net, x: net[0](x), lambda net, x: x], ids=["module", "part", "nothing"])
+@pytest.mark.parametrize("parametrized", [False, True])
+def test_functional_calls_of_modules_that_were_called_before(before, parametrized):
+    """Calls of like modules are followed once, but for those under functional_call, which have other tensors than lie in the module."""
+    net = nn.Sequential(Block(), Block(), Block())
+    if parametrized:
+        nn.utils.parametrizations.weight_norm(net[0].first)
+
+    def fn(x):
+        found = [before(net, x)]
+        for scale in (0.5, 2.0):
+            found.append(torch.func.functional_call(net, {k: p * scale for k, p in net.named_parameters()}, (x,)))
+        name, value = next(iter(net.named_parameters()))
+        found += [torch.func.functional_call(net, {name: value * 3}, (x,)), net(x)]
+        return found
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(dynacompile.compile(fn, backend="eager", fullgraph=True)(x), fn(x))

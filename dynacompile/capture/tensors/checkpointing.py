@@ -61,8 +61,8 @@ def is_checkpointed() -> bool:
 
 
 def refuse_amid_checkpoint(cx: Context) -> None:
-    """What runs again for a checkpoint ends within the last operation whose tensors are kept, with what Python did before that. A graph ends as a whole, without
-    what residual code does after it: changes are left to Python, at their places between graphs."""
+    """What runs again for a checkpoint ends within the last operation whose tensors are kept, with what Python did before that. A graph ends as a whole,
+    without what residual code does after it: changes are left to Python, at their places between graphs."""
     if torch.is_grad_enabled() and cx.flag("a checkpoint runs the function", is_checkpointed).constant():
         raise unsupported("checkpointed", "Python's state changes")
 

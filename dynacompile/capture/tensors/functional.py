@@ -46,7 +46,7 @@ def functional_call(cx: Context, args: list[Value], kwargs: dict[str, Value]) ->
     if strict.truth(cx) and tensors.keys() != own_tensors(module.real).keys():
         raise unsupported("would-raise", f"functional_call of {module.describe()} with other names than its own")
     positional = inputs.elements(cx) if isinstance(inputs, TupleValue) else [inputs]
-    with swapped(cx, [(*slot_of(cx, module, name), value) for name, value in tensors.items()]):
+    with swapped(cx, [(*slot_of(cx, module, name), value) for name, value in tensors.items()]), cx.following_each():
         return module.call(cx, positional, keywords(cx, named) if isinstance(named, DictLike) else {})
 
 
