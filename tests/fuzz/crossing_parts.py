@@ -70,6 +70,14 @@ class Seen(torch.Tensor):
         Seen.calls += 1
         return super().__torch_function__(function, types, args, kwargs or {})
 
+@dataclasses.dataclass
+class Undo:
+    owner: typing.Any
+    name: str
+    value: typing.Any
+    def remove(self):
+        setattr(self.owner, self.name, self.value)
+
 class Pair(typing.NamedTuple):
     first: torch.Tensor
     second: typing.Any
@@ -470,7 +478,7 @@ CALLS_OF_TWINS = {
 # Layers that leave what has them take another way the next time: checkpoints are for functions that do the same again.
 DO_OTHERWISE_AGAIN = frozenset(
     "gru_state accumulated_loss buffer_registered weight_replaced counter growing_list running_float raises raises_after_writes item_branch queue "
-    "scaled_function class_counter global_log lazy seeded default_dtype".split()
+    "scaled_function class_counter global_log lazy seeded default_dtype python_random parametrized_inside caught".split()
 )
 WIDER_EVENTS = {
     "twin_deepcopied": "if held:\n    held[:] = [copy.deepcopy(held[0])]\n    net = held[0]\n    opt = make_opt()",
@@ -580,7 +588,8 @@ WIDEST_STEPS: dict[str, dict[str, str]] = {
         "loss": (
             "values = {k: p.detach() for k, p in net.named_parameters()}\n"
             "one = lambda p, r: torch.func.functional_call(net, p, (r[None],)).square().mean()\n"
-            "s.score = sum(g.abs().square().sum() for g in torch.func.vmap(torch.func.grad(one), (None, 0), randomness='different')(values, x.detach()).values())"
+            "found = torch.func.vmap(torch.func.grad(one), (None, 0), randomness='different')(values, x.detach())\n"
+            "s.score = sum(g.abs().square().sum() for g in found.values())"
         )
     },
     "halves": {"backward": "(loss / 2).backward(retain_graph=True)\n(loss / 2).backward()"},
@@ -624,7 +633,7 @@ WIDEST_EVENTS = {
     "swapped_in": "net.stem, net.head = net.head, net.stem",
     "biases_alone": "for key, p in net.named_parameters():\n    p.requires_grad_('bias' in key)",
     "grad_switched": "torch.set_grad_enabled(not torch.is_grad_enabled())",
-    "autocast_switched": "torch.set_autocast_enabled('cpu', not torch.is_autocast_enabled('cpu'))\nnote.loose = True",
+    "autocast_switched": "torch.set_autocast_cache_enabled(False)\ntorch.set_autocast_enabled('cpu', not torch.is_autocast_enabled('cpu'))\nnote.loose = True",
     "autocast_uncached": "around = lambda: torch.autocast('cpu', torch.bfloat16, cache_enabled=False)\nnote.loose = True",
     "warn_only": "torch.use_deterministic_algorithms(True, warn_only=True)",
     "not_deterministic": "torch.use_deterministic_algorithms(False)",
@@ -634,19 +643,31 @@ WIDEST_EVENTS = {
     "narrow_input": "layout = 'narrow'",
     "offset_input": "layout = 'offset'",
     "global_backward_hook": (
-        "handles.append(nn.modules.module.register_module_full_backward_hook(lambda m, gi, go: tuple(None if g is None else g * 2 for g in gi) if m is net.stem else None))"
+        "handles.append(nn.modules.module.register_module_full_backward_hook(\n"
+        "    lambda m, gi, go: tuple(None if g is None else g * 2 for g in gi) if m is net.stem else None))"
     ),
     "always_hook": "handles.append(net.register_forward_hook(lambda m, i, o: sums.append(0.0), always_call=True))",
     "first_hook": "handles.append(net.stem.register_forward_hook(lambda m, i, o: o.tanh(), prepend=True))",
     "one_hook_gone": "if handles:\n    handles.pop(0).remove()",
-    "grad_hook_of_bias": "if net.stem.bias is not None and net.stem.bias.requires_grad:\n    handles.append(net.stem.bias.register_hook(lambda g: None if i % 2 else -g))",
-    "class_patched": "type(net).forward = (lambda f: lambda self, *a, **k: f(self, *a, **k) + 1)(type(net).forward)",
+    "grad_hook_of_bias": (
+        "if net.stem.bias is not None and net.stem.bias.requires_grad:\n    handles.append(net.stem.bias.register_hook(lambda g: None if i % 2 else -g))"
+    ),
+    "class_patched": (
+        "handles.append(Undo(type(net), 'forward', type(net).forward))\n"
+        "type(net).forward = (lambda f: lambda self, *a, **k: f(self, *a, **k) + 1)(type(net).forward)"
+    ),
     "training_attribute": "net.training = not net.training",
     "strided_parameter": "net.stem.weight.data = torch.ones(4, 8, dtype=dtype)[:, ::2] * net.stem.weight.detach()",
     "expanded_parameter": "if net.stem.bias is not None:\n    net.stem.bias = nn.Parameter(torch.zeros(1, dtype=dtype).expand(4), requires_grad=False)",
     "replica": "other = net._replicate_for_data_parallel()\nother.number = 5.0\nnote.attempt('replica', lambda: other(torch.ones(2, 4, dtype=dtype)), vars(s))",
-    "dict_copied": "other = object.__new__(type(net))\nother.__dict__ = {**net.__dict__, 'number': 7.0}\nnote.attempt('bare', lambda: other(torch.ones(2, 4, dtype=dtype)), vars(s))",
-    "stateless": "note.attempt('stateless', lambda: torch.func.functional_call(net, {k: v * 0.5 for k, v in net.named_parameters()}, (torch.ones(2, 4, dtype=dtype),)))",
+    "dict_copied": (
+        "other = object.__new__(type(net))\nother.__dict__ = {**net.__dict__, 'number': 7.0}\n"
+        "note.attempt('bare', lambda: other(torch.ones(2, 4, dtype=dtype)), vars(s))"
+    ),
+    "stateless": (
+        "note.attempt('stateless', lambda: torch.func.functional_call(\n"
+        "    net, {k: v * 0.5 for k, v in net.named_parameters()}, (torch.ones(2, 4, dtype=dtype),)))"
+    ),
     "penalised": (
         "probe = torch.ones(2, 4, dtype=dtype).requires_grad_()\n"
         "note.attempt('penalty', lambda: torch.autograd.grad(net(probe).square().sum(), probe, create_graph=True)[0].square().sum().backward(), net)"
@@ -668,3 +689,5 @@ WIDEST_CALLS = {
     "checkpointed_step": "checkpoint(held[0].__call__, *args, use_reentrant=False)",
 }
 CHECKPOINTS = {"checkpointed", *WIDEST_CALLS}
+# In a checkpoint that ends early, eager runs what leads to them once more, and compiled functions do not.
+RUN_ONCE_MORE = frozenset("forces second_order".split())

@@ -45,6 +45,11 @@ def test_every_widest_feature_comes():
     assert set(WIDEST_CALLS) <= {p.manner for p in seen}
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_widest_slice(seed):
+    crossings.check(crossings.generate(crossings.WIDEST + seed), backend="aot_eager")
+
+
 def told(change):
     def story(wrap, note):
         layer = torch.nn.Linear(2, 2)

@@ -27,7 +27,12 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "default": {},
 }
 TOLERANCE = {torch.bfloat16: 6e-2, torch.float16: 1e-2}
-TOLD_IN_PART = ("modified by an inplace operation", "backward through the graph a second time", "nference tensor")
+TOLD_IN_PART = (
+    "modified by an inplace operation",
+    "backward through the graph a second time",
+    "nference tensor",
+    "custom backward associated with the custom Function",
+)
 """Errors of autograd, whose messages name nodes, versions and sizes."""
 ADDRESS = re.compile(r"0x[0-9a-f]+|\bid=\d+|object at \S+")
 
@@ -221,6 +226,7 @@ def restore_modes() -> None:
     torch.use_deterministic_algorithms(False)
     torch.autograd.set_detect_anomaly(False)
     torch.set_autocast_enabled("cpu", False)
+    torch.set_autocast_cache_enabled(True)
     torch.set_autocast_dtype("cpu", torch.bfloat16)
 
 
