@@ -160,3 +160,21 @@ def test_what_is_no_graph_breaks_by_name(fn, code):
         dynacompile.compile(fn, backend="eager", fullgraph=True)(arg())
     assert raised.value.code == code
     check(fn, arg(), graphs=None, breaks=None, calls=1, options=EAGER)
+
+
+@pytest.mark.parametrize("name", ["linearize", "jvp", "vjp", "jacrev", "jacfwd", "hessian", "grad"])
+def test_derivatives_in_inference_mode(name):
+    layer = torch.nn.Linear(4, 4)
+    of = lambda v: layer(v).tanh()  # noqa: E731
+    forms = {
+        "linearize": lambda h: torch.func.linearize(of, h)[1](h.cos()),
+        "jvp": lambda h: torch.func.jvp(of, (h,), (h.cos(),)),
+        "vjp": lambda h: torch.func.vjp(of, h)[1](h.cos()),
+        "jacrev": torch.func.jacrev(of),
+        "jacfwd": torch.func.jacfwd(of),
+        "hessian": torch.func.hessian(lambda v: of(v).sum()),
+        "grad": torch.func.grad(lambda v: of(v).sum()),
+    }
+    h = torch.randn(2, 4)
+    with torch.inference_mode():
+        torch.testing.assert_close(dynacompile.compile(forms[name], backend="eager")(h), forms[name](h))

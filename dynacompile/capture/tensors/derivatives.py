@@ -138,6 +138,8 @@ def pullback(body: Function) -> Callable[..., tuple]:
 def linearize(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if kwargs or len(args) < 2:
         raise unsupported("would-raise", "linearize with keyword arguments, or without primals")
+    if cx.recorder.in_inference:  # eager records no derivative there of some of it
+        raise unsupported("autograd-call", "linearize in inference mode")
     primals = TupleValue(args[1:])
     body = without_draws("linearize", cx, lambda: Function(cx, "linearize", args[0], primals.items, {}, range(len(args) - 1), seen_as_it_is(cx)))
     back = PullbackValue(cx, "linearize", body, lambda given, named: along(given, named))
