@@ -121,6 +121,8 @@ def inductor(captured: Captured, env: Env) -> GraphCall:
     if any(isinstance(node.target, HookStep) for node in captured.graph.graph.nodes):  # type: ignore[union-attr]
         raise refusal()
     refuse_places(captured)
+    if any(isinstance(i.fake, torch.SymFloat) for i in captured.inputs):
+        raise Unsupported("symbolic-shape", "a float is computed from sizes or numbers that vary, in a graph for Inductor, which takes floats for constants")
     return inductor_call(captured.graph, [i.fake for i in captured.inputs])  # type: ignore[arg-type]
 
 

@@ -166,7 +166,7 @@ def shape_policy(frame: Any, info: RegionInfo, own: list[Any]) -> ShapePolicy | 
         everything=config.dynamic is True,
         declared=config.declared_shapes(),
         ints=not config.specialize_int,
-        floats=not config.specialize_float,
+        floats=config.float_symbols,
         ones=not config.specialize_zero_one,
         values=config.capture_values,
         loops=not config.specialize_int,

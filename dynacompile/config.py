@@ -38,6 +38,8 @@ def check_dynamic(dynamic: object) -> None:
         for dim, given in dims.items():
             if not str(dim).isdigit():
                 raise ConfigError(f"dynamic[{name!r}]: {dim!r} is no dimension: 0, 1, ...")
+            if given is not None and not isinstance(given, Mapping):
+                raise ConfigError(f"dynamic[{name!r}][{dim}] must be {{min, max}}, or None for any size, not {given!r}")
             for key in given or {}:
                 if key not in ("min", "max"):
                     raise ConfigError(f"dynamic[{name!r}][{dim}]: unknown key {key!r}: {nearest(str(key), ('min', 'max'))}")
@@ -96,7 +98,7 @@ class CompileConfig:
     error_on_recompile: bool = option(False, "runtime", "a recompile is an error")
     # options
     specialize_int: bool = option(False, "code", "an entry for each value of an int, also after the int has changed")
-    specialize_float: bool = option(False, "code", "an entry for each value of a float, also after the float has changed")
+    specialize_float: bool = option(False, "code", "an entry for each value of a float, also after the float has changed; so it is under backend=inductor")
     specialize_zero_one: bool = option(
         True, "code", "an entry for size 1 beside that for other sizes; False: one for both where the program allows. Size 0 has its own"
     )
@@ -213,6 +215,11 @@ class CompileConfig:
         return {
             str(n): {int(d): Bounds(*(None if r is None else r.get(k) for k in ("min", "max"))) for d, r in dims.items()} for n, dims in self.dynamic.items()
         }
+
+    @property
+    def float_symbols(self) -> bool:
+        """Whether a float that varies can be a symbol. Inductor takes it for a constant, or fails, where torch's own capture does not prepare the graph."""
+        return not self.specialize_float and self.backend != "inductor"
 
     @property
     def autotune(self) -> bool:

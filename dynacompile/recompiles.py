@@ -159,6 +159,8 @@ def lasting(failure: Failure, frame: Any, config: CompileConfig) -> str:
     """Why no setting makes one entry serve both; empty where one may."""
     guard, part = failure.guard, failure.subject.rpartition(".")[2]
     if is_number_change(failure, frame):
+        if type(guard.expected) is float and config.backend == "inductor":
+            return "backend=inductor: each float has an entry of its own"
         special = f"specialize_{type(guard.expected).__name__}"
         return f"{special}=True: each value has an entry of its own" if getattr(config, special) else number_under(config)
     if guard.kind == "SHAPE":

@@ -83,6 +83,7 @@ def test_short_forms_of_the_settings(short, values):
         ("fastest", "unknown mode 'fastest'"),
         ({"step": False}, "nothing would be compiled"),
         ({"varying": "lr"}, "varying must list names"),
+        ({"dynamic": {"batch": {0: 3}}}, r"dynamic\['batch'\]\[0\] must be {min, max}, or None for any size, not 3"),
     ],
 )
 def test_every_key_is_checked_before_anything_trains(values, said):
@@ -239,6 +240,16 @@ def test_null_for_a_glob_means_no_difference():
 def test_an_unmatched_glob_names_the_nearest_globs():
     with pytest.raises(ConfigError, match=r"no module matches 'net.blcks.\*': did you mean 'net.blocks.\*'"):
         names({"net.blcks.*": {}})
+    with pytest.raises(ConfigError, match="no module matches 'trainin_step': did you mean 'training_step'"):
+        names({"trainin_step": {}})
+
+
+def test_the_root_has_the_name_of_its_class_unless_a_module_in_it_has():
+    assert names({"Module": {}}) == names({"": {}}) == ["Module"]
+    root = nn.Module()
+    root.Module = nn.Linear(1, 1)
+    (target,) = resolve(CompileSettings.of({"modules": ["Module"]}), root)
+    assert target.module is root.Module
 
 
 @pytest.mark.parametrize(

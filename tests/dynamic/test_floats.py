@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import dynacompile
-from dynacompile import native
+from dynacompile import backends, native
 from dynacompile.events import Compiled
 from tests.dynamic.varying import check_varying
 
@@ -132,6 +132,20 @@ def test_bounds_of_losses_that_torch_refuses_or_knows_otherwise(bound):
 
 def test_symbolic_from_the_start():
     assert check_varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 1, dynamic=True)
+
+
+def test_inductor_is_given_no_symbol_for_a_float(monkeypatch):
+    """It would take one for a constant, or fail. Sizes and ints that vary stay symbols."""
+    given: list = []
+    monkeypatch.setattr(backends, "inductor_call", lambda graph, fakes: given.append(fakes) or graph.forward)
+    inductor = {"backend": "inductor"}
+    assert check_varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, **inductor)
+    assert check_varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, dynamic=True, **inductor)
+    assert check_varying(lambda x, f: x * f, calls(0.1, 0.2, 0.3), 3, options={"varying": ("f",)}, **inductor)
+    assert check_varying(lambda x, n: x * (1 / n), calls(3, 5, 7), 3, **inductor), "a float that is computed"
+    assert not any(isinstance(fake, torch.SymFloat) for fakes in given for fake in fakes)
+    assert check_varying(lambda x, n: x * n, calls(3, 5, 7), 2, **inductor)
+    assert check_varying(lambda x: x / x.shape[0], [(torch.ones(n),) for n in (3, 5, 7)], 2, **inductor)
 
 
 def test_constants_on_request():

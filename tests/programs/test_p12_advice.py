@@ -163,6 +163,7 @@ EXPECTED_CASES = {
     "int-under-dynamic-false": Case(lambda x, k: x + k, [(rows(4), 2), (rows(4), 3)], "dynamic=False: each number", {"dynamic": False}),
     "specialized-int": Case(lambda x, k: x + k, [(ONE, 2), (ONE, 3)], "specialize_int=True: each value", {"options": {"specialize_int": True}}),
     "specialized-float": Case(lambda x, k: x + k, [(ONE, 2.5), (ONE, 3.5)], "specialize_float=True", {"options": {"specialize_float": True}}),
+    "float-for-inductor": Case(lambda x, k: x + k, [(ONE, 2.5), (ONE, 3.5)], "backend=inductor: each float", {"backend": "inductor"}),
     "int-by-a-key-that-is-no-name": Case(lambda x, k: x + k["my n"], [(ONE, {"my n": 2}), (ONE, {"my n": 3})], "is a constant at first"),
     "branch-on-an-int": Case(lambda x, k: x + 1 if k > 5 else x, [(rows(4), 2), (rows(4), 9)], "the program does something else"),
     "flag": Case(of_a_flag, [(ONE, True), (ONE, False)], "each value has an entry of its own"),
