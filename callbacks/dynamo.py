@@ -105,7 +105,8 @@ class DynamoCallback(Callback):
             self.show_plan(trainer, pl_module)
         if self.settings.enabled:
             check_module(self.settings, pl_module)
-        check_checkpoints(trainer)
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            check_checkpoints(trainer)
         self.started, self.started_at = time.perf_counter(), time.time()
         self.reports = Reports(self.settings, self.ledger, str(trainer.state.fn.value if trainer.state.fn else "fit"))
         self.reports.begin(trainer)
@@ -192,8 +193,12 @@ class DynamoCallback(Callback):
     def on_predict_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.begin(trainer, pl_module)
 
+    def measured_from(self, trainer: L.Trainer) -> int:
+        """The batch from which on steps may be measured: what an optimizer does in its first step, which makes its state, it does in no other."""
+        return max(self.settings.measure_after, trainer.accumulate_grad_batches)
+
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int) -> None:
-        if self.ledger.batch >= self.settings.measure_after:
+        if self.ledger.batch >= self.measured_from(trainer):
             if self.search is not None and not self.search.is_done:
                 self.search.arm(trainer, pl_module)
             elif not self.measurement.is_done:
@@ -280,7 +285,7 @@ class DynamoCallback(Callback):
         idle = self.run.idle()
         is_fit = trainer.state.fn == TrainerFn.FITTING
         chosen = [("chosen", str(self.reports.chosen))] if self.reports.chosen is not None else []
-        unmeasured = f"not measured: the fit had no {self.settings.measure_after + 1} batches" if is_fit else "not measured: only training steps are"
+        unmeasured = f"not measured: the fit had no {self.measured_from(trainer) + 1} batches" if is_fit else "not measured: only training steps are"
         return Outcome(
             modes=self.modes,
             modules=tuple(name for name in self.run.names if name not in idle),

@@ -15,7 +15,8 @@ from dynacompile.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Target:
-    """A module to compile. name: its dotted name in the root module; the root's is that of its class. globs: those that match it, the most general first."""
+    """A module to compile. name: its dotted name in the root module; the root's is that of its class, in settings, too. globs: those that match it, the most
+    general first."""
 
     name: str
     module: nn.Module
@@ -56,23 +57,22 @@ def is_match(glob: str, name: str, module: nn.Module) -> bool:
 def resolve(settings: CompileSettings, root: nn.Module) -> list[Target]:
     """The modules of `root` that the globs match, parents first. Each option of a module is that of the most specific glob that gives it; of globs that
     are as specific, of the later. Raises ConfigError for a glob or a dispatch that matches nothing."""
-    modules = dict(root.named_modules())
+    modules, own = dict(root.named_modules()), type(root).__name__
     matched: dict[str, list[str]] = {}
     for glob in sorted(settings.of_modules, key=specificity):
-        names = [name for name, module in modules.items() if is_match(glob, name, module)]
+        wanted = "" if glob == own and own not in modules else glob
+        names = [name for name, module in modules.items() if is_match(wanted, name, module)]
         if not names:
             raise ConfigError(f"compile.modules: no module matches {glob!r}: {nearest(glob, suggestions(glob, modules))}")
         for name in names:
             matched.setdefault(name, []).append(glob)
     steps = [name for name in STEP_NAMES if name != "optimizer_step"]
+    found = [Target(name or own, module, settings.options(*matched[name]), tuple(matched[name])) for name, module in modules.items() if name in matched]
+    known = (*steps, *(target.name for target in found))
     for name in settings.dispatch:
-        if name not in (*steps, *matched):
-            raise ConfigError(f"dispatch: {name!r} is no step and no module that compile.modules names: {nearest(name, (*steps, *matched))}")
-    return [
-        Target(name or type(root).__name__, module, settings.options(*matched[name]), tuple(matched[name]))
-        for name, module in modules.items()
-        if name in matched
-    ]
+        if name not in known:
+            raise ConfigError(f"dispatch: {name!r} is no step and no module that compile.modules names: {nearest(name, known)}")
+    return found
 
 
 def check_module(settings: CompileSettings, root: nn.Module) -> None:
@@ -86,7 +86,8 @@ def check_module(settings: CompileSettings, root: nn.Module) -> None:
 
 
 def suggestions(glob: str, modules: dict[str, nn.Module]) -> set[str]:
-    """What a glob may mean: names of classes for a type, else module names with numbered siblings as one glob: `net.blocks.0.mlp` -> `net.blocks.*.mlp`."""
+    """What a glob may mean: names of classes for a type, else steps, and module names with numbered siblings as one glob:
+    `net.blocks.0.mlp` -> `net.blocks.*.mlp`."""
     if glob.startswith(TYPE):
         return {f"{TYPE}{type(module).__name__}" for module in modules.values()}
-    return {re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in modules if name}
+    return {*STEP_NAMES, *(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name) for name in modules if name)}

@@ -10,7 +10,8 @@ import yaml
 from dynacompile.callbacks.origins import GROUP, has_group
 from dynacompile.events import Event, GuardFailed, LimitHit, Recompiled
 
-MODULES = f"{GROUP}.modules="
+OF_MODULE = re.compile(rf"{GROUP}\.modules=\{{([^:]*): (.*)\}}", re.DOTALL)
+"""A line of config with options of one module: its glob, which YAML may read as something else than a text, and the options."""
 LOOP = r"\b_trainer\.fit_loop\."
 READ_AS = (
     (re.compile(LOOP + r"epoch_loop\.automatic_optimization\.optim_progress\.optimizer\.step\.total\.completed\b"), "global_step"),
@@ -34,12 +35,11 @@ def as_read(text: str) -> str:
 
 def as_setting(override: str) -> str:
     """A line of config as the program takes it: in a Hydra app with the group `compile` an override of its command line, else the keyword of the callback."""
-    if not override.startswith(MODULES) or has_group():
+    found = OF_MODULE.fullmatch(override)
+    if found is None or has_group():
         return override
-    try:
-        return f"modules={yaml.safe_load(override.removeprefix(MODULES))!r}"
-    except yaml.YAMLError:  # a glob that begins with what YAML has another meaning for
-        return override
+    glob, options = found.groups()
+    return f"modules={{{glob!r}: {yaml.safe_load(options)!r}}}"
 
 
 def with_setting(event: Event) -> Event:

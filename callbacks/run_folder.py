@@ -101,7 +101,7 @@ def files_of_run(trainer: L.Trainer, stage: str) -> RunFiles:
 def file_in_the_way(path: str | os.PathLike[str]) -> Path | None:
     """The file that lies where a folder of that path, or one around it, would be; None where none does."""
     whole = Path(path).absolute()
-    return next((part for part in (whole, *whole.parents) if os.path.lexists(part) and not part.is_dir()), None)
+    return next((part for part in (whole, *whole.parents) if os.path.lexists(part) and not os.path.isdir(part)), None)
 
 
 def check_checkpoints(trainer: L.Trainer) -> None:

@@ -52,7 +52,8 @@ def made(outcome: Outcome) -> Facts:
     rows.append(("compile time", f"{ledger.compile_seconds:.2f} s for {counted(counts['graphs'], 'graph')}, {counted(counts['kernels'], 'kernel')}{cached}"))
     rows.append(("graph breaks", f"{counts['graph_breaks']:.0f}"))
     rows += [("", line) for line in most_frequent(f"[{e.code}] {e.reason} at {e.site}" for e in ledger.breaks)]
-    if skipped := [e for e in ledger.of(events.FrameSkipped) if e.region not in outcome.idle]:  # those are among what is not compiled
+    told = outcome.eager  # among what is not compiled, with the reason
+    if skipped := [e for e in ledger.of(events.FrameSkipped) if e.region not in outcome.idle and e.reason != told.get(e.region)]:
         rows.append(("left to Python", f"{len(skipped)} functions" if len(skipped) > 1 else "1 function"))
         rows += [("", line) for line in most_frequent(f"{e.site}: {e.reason}" for e in skipped)]
     rows.append(("recompiles", f"{counts['recompiles']:.0f}"))

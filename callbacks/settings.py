@@ -46,7 +46,7 @@ class CompileSettings:
         'module glob -> options that differ there, or a mode; or a list of globs. "" is the LightningModule; steps have their names. null: no module by itself',
     )
     show: bool = setting(False, "print what would be compiled, with which options and where each comes from, and train nothing")
-    measure_after: int = setting(10, "training batches before the step times are measured")
+    measure_after: int = setting(10, "training batches before the step times are measured; at least those of the first optimizer step")
     measure_steps: int = setting(5, "steps measured of each kind, eager and compiled; 0: no measurement")
     auto: float = setting(0.0, "seconds in which settings are tried on a batch; the fastest that verifies is kept and written as a config; 0: none are tried")
     trace: bool = setting(True, "write every event to compile_events.jsonl and a report to compile_report.html beside the logs")

@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dynacompile.callbacks.texts import counted
+
 ERROR_SHARE = 0.05  # of the time, by which the true speed-up may lie beyond each end of the interval that is told
 
 
@@ -100,9 +102,9 @@ def how_measured(times: StepTimes) -> str:
     one = "batches" if times.is_of_training else "one batch"
     batch = one if times.samples is None else f"{one} of {times.samples}"
     kind = "manual optimization" if times.is_manual else "from forward to optimizer"
-    steps = "steps of each kind in turn" if times.compiled is not None else "steps"
+    steps = counted(times.steps, "step") + (" of each kind in turn" if times.compiled is not None else "")
     accumulated = f", per batch over an optimizer step of {times.accumulated}" if times.accumulated > 1 else ""
-    return f"{times.steps} {steps} on {batch}, {kind}{accumulated}: medians and quartiles"
+    return f"{steps} on {batch}, {kind}{accumulated}: medians and quartiles"
 
 
 def step_time(times: StepTimes, median: float, kind: int) -> str:

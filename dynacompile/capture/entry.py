@@ -153,7 +153,9 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
     if state.inference_mode and state.grad_mode:
         raise unsupported("active-mode", ", as gradients are turned on inside of inference mode,")
     if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
-        raise unsupported("active-mode", ", as autograd's anomaly detection is, which is to see every operation")
+        raise Unsupported(
+            "active-mode", "autograd's anomaly detection is on, which is to see every operation", "turn it off where functions are to be compiled"
+        )
     differentiates = isinstance(env.config.backend, str) and env.config.backend != "eager"
     manner = Manner(asks_inputs=env.asks_inputs, leaves_leave=not differentiates, restarts=env.restarts)
     before = policy, manner

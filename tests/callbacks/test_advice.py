@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 from dynacompile.callbacks import DynamoCallback, paths
+from dynacompile.errors import ConfigError
 from tests.callbacks.conftest import Net
 
 QUICK = {"backend": "eager", "measure_steps": 0}
@@ -37,13 +38,13 @@ class Scaled(Plain):
         self.scale += 0.5
 
 
-def recompiles(cls, rows, tmp_path, **settings):
-    callback = DynamoCallback({**QUICK, **settings})
+def recompiles(cls, rows, tmp_path, region="training_step", dispatch=None, **settings):
+    callback = DynamoCallback({**QUICK, **settings}, dispatch=dispatch)
     data = TensorDataset(torch.randn(rows, 4), torch.randn(rows, 1))
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False, "accelerator": "cpu"}
     trainer = L.Trainer(max_epochs=1, logger=CSVLogger(tmp_path), callbacks=[callback], **quiet)
     trainer.fit(cls(), DataLoader(data, batch_size=4))
-    return [event for event in callback.outcome.ledger.recompiles if event.region == "training_step"]
+    return [event for event in callback.outcome.ledger.recompiles if event.region == region]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -76,5 +77,37 @@ def test_settings_are_told_as_the_program_takes_them(line, monkeypatch):
 
 
 def test_what_is_no_line_of_config_is_told_as_it_is():
-    for text in ("", "dynamic={'x': {0: {}}}", "compile.modules={*: {recompile_limit: 4}}"):
+    for text in ("", "dynamic={'x': {0: {}}}"):
         assert paths.as_setting(text) == text
+
+
+@pytest.mark.parametrize("glob", ["*", "**.mlp", "on", "null", "true", "7"])
+def test_a_glob_is_a_text_whatever_yaml_reads_there(glob):
+    assert paths.as_setting(f"compile.modules={{{glob}: {{recompile_limit: 4}}}}") == f"modules={{{glob!r}: {{'recompile_limit': 4}}}}"
+
+
+class Forward(Plain):
+    """Its step calls its own forward."""
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, index):
+        return torch.nn.functional.mse_loss(self(batch[0]), batch[1])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_module_itself_is_told_prevents_it(tmp_path):
+    """It has the name of its class, in settings, too."""
+    alone = {"step": False, "region": "Forward"}
+    (found,) = recompiles(Forward, 18, tmp_path, modules=[""], **alone)
+    assert found.override == "modules={'Forward': {'dynamic': {'x': {0: {}}}}}"
+    assert recompiles(Forward, 18, tmp_path, modules=ast.literal_eval(found.override.removeprefix("modules=")), **alone) == []
+
+
+def test_a_dispatch_of_the_module_itself_goes_by_the_name_of_its_class(tmp_path):
+    dispatch = {"Forward": {"by": lambda x: len(x), "options": {}}}
+    asked = recompiles(Forward, 18, tmp_path, modules=["Forward"], step=False, region="Forward", dispatch=dispatch)
+    assert asked == [], "calls of other lengths have entries of their own"
+    with pytest.raises(ConfigError, match="dispatch: '' is no step and no module .* valid names: .*Forward"):
+        recompiles(Forward, 18, tmp_path, modules=["Forward"], step=False, dispatch={"": dispatch["Forward"]})

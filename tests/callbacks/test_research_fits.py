@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lightning as L
+import pytest
 import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from torch.utils.data import DataLoader, Dataset
@@ -183,3 +184,26 @@ def test_one_graph_is_told_as_one(tmp_path, capsys):
     trainer = L.Trainer(**QUIET, default_root_dir=tmp_path, callbacks=[DynamoCallback(trace=False)])
     trainer.validate(Project(), loader(SIZE), verbose=False)
     assert " for 1 graph, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{"accumulate_grad_batches": 4, "max_epochs": 3}, {}], ids=["accumulation", "each batch"])
+def test_the_first_step_of_an_optimizer_is_not_measured(options, tmp_path):
+    """It makes the optimizer's state, which no later step does."""
+    callback = DynamoCallback(measure_after=0, measure_steps=1, trace=False)
+    compiled = fit(Constant, tmp_path, False, callbacks=lambda: [callback], **options)
+    assert callback.outcome.times is not None, callback.outcome.unmeasured
+    assert compiled.entries == STEPS and not compiled.count(events.Recompiled)
+    assert compiled.count(events.FirstStepLeft) == 1
+
+
+def test_a_fit_that_ends_with_its_first_optimizer_step_says_what_it_lacked(tmp_path):
+    callback = DynamoCallback(measure_after=0, measure_steps=1, trace=False)
+    fit(Constant, tmp_path, False, callbacks=lambda: [callback], accumulate_grad_batches=BATCHES, max_epochs=1)
+    assert callback.outcome.unmeasured == f"not measured: the fit had no {BATCHES + 1} batches"
+
+
+def test_under_anomaly_detection_the_reason_is_told_once(tmp_path, capsys):
+    fit(Constant, tmp_path, True, detect_anomaly=True, num_sanity_val_steps=0, max_epochs=1)
+    screen = " ".join(capsys.readouterr().out.split("╭")[-1].replace("│", " ").split())
+    assert "training_step, validation_step, optimizer_step: [active-mode] autograd's anomaly detection is on, which is to see every operation" in screen
+    assert screen.count("anomaly detection") == 1 and "left to Python" not in screen

@@ -215,6 +215,8 @@ def test_a_file_where_checkpoints_would_go_ends_the_fit_before_it_begins(tmp_pat
     with pytest.raises(ConfigError, match="taken is a file, where the run needs a folder: name one as default_root_dir"):
         short(file).fit(model, loader())
     assert model.calls == 0
+    short(file, fast_dev_run=True).fit(model, loader())
+    assert model.calls == 1, "no checkpoint is written then"
 
 
 def test_the_error_of_a_logger_ends_with_the_file_in_its_way(tmp_path):
