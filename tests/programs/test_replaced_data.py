@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -187,10 +189,14 @@ def test_breaks_and_graphs():
     "fn", [fn for fn in PROGRAMS if fn not in (used_with_gradients, used_before_and_after, between_uses, after_a_use, around_a_break, averaged, twice)]
 )
 def test_parameters_in_one_graph(fn):
-    model = Model()
-    for p in model.parameters():
+    torch.manual_seed(0)
+    ours = Model()
+    theirs = copy.deepcopy(ours)
+    for p in (*ours.parameters(), *theirs.parameters()):
         p.grad = torch.ones_like(p)
-    dynacompile.compile(fn, fullgraph=True, backend="eager", isolate_recompiles=True)(model, torch.ones(4, 3))
+    got = dynacompile.compile(fn, fullgraph=True, backend="eager", isolate_recompiles=True)(ours, torch.ones(4, 3))
+    torch.testing.assert_close(got, fn(theirs, torch.ones(4, 3)))
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
 
 
 SHOWN = """
