@@ -45,7 +45,7 @@ def check_dynamic(dynamic: object) -> None:
                     raise ConfigError(f"dynamic[{name!r}][{dim}]: unknown key {key!r}: {nearest(str(key), ('min', 'max'))}")
             low, high = (None if given is None else given.get(key) for key in ("min", "max"))
             if any(b is not None and (not isinstance(b, int) or isinstance(b, bool) or b < 0) for b in (low, high)) or (high is not None and high < (low or 0)):
-                raise ConfigError(f"dynamic[{name!r}][{dim}]: min and max are ints >= 0, min <= max, not {dict(given)}")
+                raise ConfigError(f"dynamic[{name!r}][{dim}]: min and max are ints >= 0, min <= max, not {dict(given or {})}")
 
 
 PLAIN_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
