@@ -17,7 +17,7 @@ from dynacompile.capture.missing_kernels import Kernels
 from dynacompile.capture.operands import first_line, target_name, tensors_in
 from dynacompile.capture.recorded import Operation, memory_of, storage_of
 from dynacompile.capture.results import Results
-from dynacompile.capture.small_sizes import before, forget, is_repeatable, taken_wrongly
+from dynacompile.capture.small_sizes import before, forget, is_repeatable, required, taken_wrongly
 from dynacompile.capture.symbols import NeedsNumbers, Symbols
 from dynacompile.capture.tensors.wrappers import refusing
 from dynacompile.capture.values.base import Value
@@ -244,7 +244,11 @@ class GraphState:
         try:
             if self.symbols is not None and self.symbols.unbacked:
                 return self.run_small(self.symbols, kind, target, args, kwargs, reads)
-            return self.run_once(kind, target, args, kwargs, reads)
+            fixed = frozenset(self.symbols.env.small.coincidences) if self.symbols is not None else frozenset()
+            made = self.run_once(kind, target, args, kwargs, reads)
+            if self.symbols is not None and len(fixed) < len(self.symbols.env.small.coincidences) and is_repeatable(kind, target):
+                self.symbols.env.small.coincidences -= required(self.symbols, (kind, target, args, kwargs), fixed)
+            return made
         except (Unsupported, NeedsNumbers):
             raise
         except Exception as reason:

@@ -93,6 +93,16 @@ def taken_wrongly(symbols: Symbols, operation: Operation, result: Any, known: Be
                 yield those[0], small, False
 
 
+def required(symbols: Symbols, operation: Operation, known: frozenset[Any]) -> set[Any]:
+    """Symbols that an operation has fixed since, and that it does not take with another number: torch asks for sizes that must be equal as it asks for those
+    by which it merely chooses. known: those that were fixed before."""
+    new = symbols.env.small.coincidences - known
+    equal = {s: value for s, value in symbols.env.replacements.items() if s not in new}
+    if run(symbols, operation, {}, equal) is REFUSED:
+        return set()
+    return {s for s in new if run(symbols, operation, {s: symbols.env.replacements[s] + 1}, equal) is REFUSED}
+
+
 def numbers_of(value: Any) -> list[Any]:
     parts = value.shape if isinstance(value, torch.Tensor) else (value.start, value.stop, value.step) if isinstance(value, slice) else (value,)
     return [n for n in parts if isinstance(n, torch.SymInt)]

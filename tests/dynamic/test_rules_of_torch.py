@@ -74,3 +74,11 @@ def test_composite_functions_are_chosen_where_a_mode_has_named_all_arguments(mod
         torch.testing.assert_close(compiled(x, t), loss(x, t))
     assert len(graphs) == 1
     assert composites.cross_entropy in {node.target for node in graphs[0].graph.nodes}
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, F.nll_loss, lambda x, y: F.mse_loss(x[:, 0], y.float())])
+def test_a_size_that_has_to_equal_a_constant_violates_its_mark(loss):
+    x, y = torch.randn(8, 3), torch.randint(0, 3, (8,))
+    dynacompile.mark_dynamic(x, 0)
+    with pytest.raises(dynacompile.errors.MarkViolated, match="right only where it is 8"):
+        dynacompile.compile(loss, backend="eager")(x, y)
