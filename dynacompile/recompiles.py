@@ -205,6 +205,7 @@ EXPECTED: Mapping[str, str] = {
     "DISJOINT": "arguments that share memory with what is written have an entry of their own",
     "GLOBAL_STATE": "each grad mode, autocast and other setting of torch has an entry of its own",
     "SET": "other elements are another program",
+    "SET_ORDER": "another order of a set is another program: iterate over sorted(...), or over a list",
     "NAMESPACES": "a global or attribute that the program reads is another one",
     "FLAG": "each value of the setting has an entry of its own",
     "MATCH": "tensors that wrap others in another way, as by other placements on a mesh, have an entry of their own",

@@ -146,7 +146,14 @@ def attributed(**names: Any) -> Attributed:
     return made
 
 
+def in_order(found, x):
+    for n in found:
+        x = x * n + 1
+    return x
+
+
 EXPECTED_CASES = {
+    "order-of-a-set": Case(in_order, [({8, 16}, rows(3)), ({16, 8}, rows(3))], "another order of a set"),
     "dtype": Case(lambda x: x + 1, [(rows(3),), (rows(3).double(),)], "each dtype has an entry of its own"),
     "requires-grad": Case(lambda x: x + 1, [(rows(3),), (rows(3).requires_grad_(),)], "a tensor that requires gradients and one that does not"),
     "dimensions": Case(lambda x: x + 1, [(rows(3),), (rows(3, 3),)], "each number of dimensions"),
