@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/LegacyBatchedTensorImpl.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 
 #include <algorithm>
 #include <mutex>
@@ -23,10 +24,35 @@ PyRef tuple_of(const std::vector<int64_t>& numbers) {
     return found;
 }
 
-const torch::autograd::Edge& way_of_running(int64_t gradient) {
-    const auto* node = dynamic_cast<const Partial*>(torch::autograd::get_current_node().get());
-    if (!node || gradient < 0 || size_t(gradient) >= node->ways()) raise(PyExc_RuntimeError, "no autograd node of a region runs that gives this gradient");
-    return node->way(size_t(gradient));
+using Edge = torch::autograd::Edge;
+using Rows = std::vector<std::pair<Edge, Edge>>;
+
+Edge edge_of(PyObject* tensor) { return torch::autograd::impl::gradient_edge(tensor_of(impl_of(tensor))); }
+
+// The number by which torch prunes its ways: that of each node is above those of the nodes to which it has edges. torch has no setter for it.
+struct Numbered : torch::autograd::Node {
+    static constexpr auto member() { return &Numbered::topological_nr_; }
+};
+
+// Has the edges of the nodes from these on go where the rows tell, but for what lies beyond the nodes in seen. visit: is called with each node.
+template <typename Visit>
+void lead_edges(std::vector<torch::autograd::Node*> pending, std::unordered_set<torch::autograd::Node*>& seen, const Rows& rows, Visit visit) {
+    auto lead = [&](torch::autograd::Node* at, bool go_on) {
+        for (Edge& edge : at->next_edges()) {
+            auto found = std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return row.first == edge; });
+            if (found != rows.end())
+                edge = found->second;
+            else if (go_on && seen.insert(edge.function.get()).second)
+                pending.push_back(edge.function.get());
+        }
+    };
+    while (!pending.empty()) {
+        torch::autograd::Node* at = pending.back();
+        pending.pop_back();
+        lead(at, true);
+        if (const auto* write = dynamic_cast<const torch::autograd::CopySlices*>(at); write && write->fn) lead(write->fn.get(), false);
+        visit(at);
+    }
 }
 
 }  // namespace
@@ -136,19 +162,40 @@ PyObject* stand_above_node(PyObject*, PyObject* tensors) {
 // node_behind(gradient): the node to which the region's node that runs gives this gradient.
 PyObject* node_behind(PyObject*, PyObject* gradient) {
     try {
-        return checked(torch::autograd::functionToPyObject(way_of_running(to_int(gradient)).function));
+        const auto* node = dynamic_cast<const Partial*>(torch::autograd::get_current_node().get());
+        const int64_t way = to_int(gradient);
+        if (!node || way < 0 || size_t(way) >= node->ways()) raise(PyExc_RuntimeError, "no autograd node of a region runs that gives this gradient");
+        return checked(torch::autograd::functionToPyObject(node->way(size_t(way)).function));
     } catch (...) {
         set_python_error();
         return nullptr;
     }
 }
 
-// lead(tensor, to): from now on gradients of the tensor go where those of the tensor `to` go.
-PyObject* lead(PyObject*, PyObject* args) {
-    PyObject *tensor, *to;
-    if (!PyArg_ParseTuple(args, "OO", &tensor, &to)) return nullptr;
+// lead_to_ends(results, ((leaf, end), ...), ends): wherever the history of the results comes to one of the leaves, it goes on at this end, a view of it.
+// The nodes up to the ends count as above the node that runs, as those do that are made of tensors that were given to stand_above_node.
+PyObject* lead_to_ends(PyObject*, PyObject* args) {
+    PyObject *results, *leaves, *ends;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &results, &PyTuple_Type, &leaves, &PyTuple_Type, &ends)) return nullptr;
     try {
-        torch::autograd::impl::set_gradient_edge(tensor_of(impl_of(tensor)), torch::autograd::impl::gradient_edge(tensor_of(impl_of(to))));
+        const NodePtr node = torch::autograd::get_current_node();
+        if (!node) raise(PyExc_RuntimeError, "no autograd node runs");
+        Rows rows;
+        std::unordered_set<torch::autograd::Node*> seen{node.get(), nullptr};
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(leaves); ++i) {
+            PyObject* row = PyTuple_GET_ITEM(leaves, i);
+            rows.emplace_back(edge_of(item(row, 0)), edge_of(item(row, 1)));
+        }
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ends); ++i) seen.insert(edge_of(PyTuple_GET_ITEM(ends, i)).function.get());
+        std::vector<torch::autograd::Node*> starts;
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); ++i) {
+            const NodePtr start = tensor_of(impl_of(PyTuple_GET_ITEM(results, i))).grad_fn();
+            if (seen.insert(start.get()).second) starts.push_back(start.get());
+        }
+        const uint64_t above = node->topological_nr() + 2;  // of the ends
+        lead_edges(std::move(starts), seen, rows, [&](torch::autograd::Node* at) {
+            if (at->num_outputs()) at->*Numbered::member() += above;
+        });
         Py_RETURN_NONE;
     } catch (...) {
         set_python_error();
@@ -156,46 +203,28 @@ PyObject* lead(PyObject*, PyObject* args) {
     }
 }
 
-// lead_to_node(gradients, ((result, tangent), ...), ((leaf, gradient), ...), ends): wherever the history of the gradients comes to a result of the replay,
-// it goes on at the node that runs, at its tangent of this number, as in eager it does at the result of the call. Where it comes to one of the leaves, it
-// goes on where this node gives the gradient of this number. Nothing is changed beyond the nodes of ends.
+// lead_to_node(gradients, ((result, tangent), ...), ends): wherever the history of the gradients comes to a result of the replay, it goes on at the node
+// that runs, at its tangent of this number, as in eager it does at the result of the call. Nothing is changed beyond the nodes of ends.
 PyObject* lead_to_node(PyObject*, PyObject* args) {
-    PyObject *gradients, *results, *leaves, *ends;
-    if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyTuple_Type, &gradients, &PyTuple_Type, &results, &PyTuple_Type, &leaves, &PyTuple_Type, &ends)) return nullptr;
+    PyObject *gradients, *results, *ends;
+    if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &gradients, &PyTuple_Type, &results, &PyTuple_Type, &ends)) return nullptr;
     try {
         const NodePtr node = torch::autograd::get_current_node();
         if (!node) raise(PyExc_RuntimeError, "no autograd node runs");
         auto node_of = [](PyObject* tensor) { return tensor_of(impl_of(tensor)).grad_fn(); };
-        std::vector<std::pair<torch::autograd::Edge, torch::autograd::Edge>> known;
-        auto know = [&](PyObject* row, torch::autograd::Edge further) {
-            known.emplace_back(torch::autograd::impl::gradient_edge(tensor_of(impl_of(item(row, 0)))), std::move(further));
-        };
+        Rows rows;
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(results); ++i) {
             PyObject* row = PyTuple_GET_ITEM(results, i);
-            know(row, {node, uint32_t(to_int(item(row, 1)))});
-        }
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(leaves); ++i) {
-            PyObject* row = PyTuple_GET_ITEM(leaves, i);
-            know(row, way_of_running(to_int(item(row, 1))));
+            rows.emplace_back(edge_of(item(row, 0)), Edge(node, uint32_t(to_int(item(row, 1)))));
         }
         std::unordered_set<torch::autograd::Node*> seen{node.get(), nullptr};
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(ends); ++i) seen.insert(node_of(PyTuple_GET_ITEM(ends, i)).get());
-        std::vector<torch::autograd::Node*> pending;
+        std::vector<torch::autograd::Node*> starts;
         for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(gradients); ++i) {
             const NodePtr start = node_of(PyTuple_GET_ITEM(gradients, i));
-            if (seen.insert(start.get()).second) pending.push_back(start.get());
+            if (seen.insert(start.get()).second) starts.push_back(start.get());
         }
-        while (!pending.empty()) {
-            torch::autograd::Node* at = pending.back();
-            pending.pop_back();
-            for (torch::autograd::Edge& edge : at->next_edges()) {
-                auto found = std::find_if(known.begin(), known.end(), [&](const auto& row) { return row.first == edge; });
-                if (found != known.end())
-                    edge = found->second;
-                else if (seen.insert(edge.function.get()).second)
-                    pending.push_back(edge.function.get());
-            }
-        }
+        lead_edges(std::move(starts), seen, rows, [](torch::autograd::Node*) {});
         Py_RETURN_NONE;
     } catch (...) {
         set_python_error();

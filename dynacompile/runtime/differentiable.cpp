@@ -502,10 +502,10 @@ PyMethodDef functions[] = {{"make_differentiable", boundary<make_differentiable>
                             "node_behind(gradient) -> the autograd node to which the region's node that runs gives this gradient, wherever it leaves it."},
                            {"stand_above_node", boundary<stand_above_node>, METH_O,
                             "stand_above_node(tensors): has the nodes of new tensors count as above the autograd node that runs"},
-                           {"lead", boundary<lead>, METH_VARARGS, "lead(tensor, to): the tensor's gradients go where those of `to` go"},
+                           {"lead_to_ends", boundary<lead_to_ends>, METH_VARARGS,
+                            "lead_to_ends(results, ((leaf, end), ...), ends): has histories that come to leaves go on at these ends"},
                            {"lead_to_node", boundary<lead_to_node>, METH_VARARGS,
-                            "lead_to_node(gradients, ((result, tangent), ...), ((leaf, gradient), ...), ends): has histories that come to results go on at the autograd "
-                            "node that runs, and those that come to leaves where it gives gradients"},
+                            "lead_to_node(gradients, ((result, tangent), ...), ends): has histories that come to results go on at the autograd node that runs"},
                            {"unbatched", boundary<unbatched>, METH_O,
                             "unbatched(tensor) -> (the tensor without its innermost batch of torch.autograd's own vmap, that batch's dimension, its level), or "
                             "None."},

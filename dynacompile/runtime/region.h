@@ -206,7 +206,7 @@ PyObject* node_behind(PyObject*, PyObject* way);
 PyObject* set_again(PyObject*, PyObject* args);
 PyObject* unbatched(PyObject*, PyObject* tensor);
 PyObject* stand_above_node(PyObject*, PyObject* tensors);
-PyObject* lead(PyObject*, PyObject* args);
+PyObject* lead_to_ends(PyObject*, PyObject* args);
 PyObject* lead_to_node(PyObject*, PyObject* args);
 // Has autograd refuse writes to a view, as to one of several that an operation gives, or to one that a custom function gives.
 void refuse_writes(const at::Tensor& view, Made made);

@@ -147,36 +147,31 @@ class Replay:
     def once(self, wanted: Sequence[bool], tangents: dict[int, torch.Tensor], saved: Sequence[torch.Tensor], kept: Kept) -> Grads:
         primals = self.primals(saved, kept)
         with torch.enable_grad():
-            leaves, changed = self.aliases(primals)
             below = {j: value.view_as(value) for j, value in zip(self.below, kept[0][len(self.kept) :], strict=True)}
-            ends = tuple(t for t in (*leaves, *below.values()) if isinstance(t, torch.Tensor) and t.grad_fn is not None)
-            native_core().stand_above_node(ends)
-            inputs = self.inputs(leaves)
-            with self.modes(kept[3]):
-                outputs = self.run(*inputs, *below.values())
-            results = {i: self.base(i, inputs, outputs) for i in tangents}
+            with as_called(primals, self.fakes):
+                leaves, views = self.aliases(primals)
+                ends = tuple(t for t in (*leaves, *views.values(), *below.values()) if isinstance(t, torch.Tensor) and t.grad_fn is not None)
+                native_core().stand_above_node(ends)
+                inputs = self.inputs(leaves)
+                with self.modes(kept[3]):
+                    outputs = self.run(*inputs, *below.values())
+                bases = {i: self.base(i, inputs, outputs) for i in tangents}
+                results = {i: next((view for j, view in views.items() if leaves[j] is base), base) for i, base in bases.items()}
+                recorded = tuple(r for r in results.values() if r.grad_fn is not None)
+                native_core().lead_to_ends(recorded, tuple((leaves[i], view) for i, view in views.items()), ends)
             pairs = [(results[i], tangent) for i, tangent in tangents.items()]
-            targets = [below.get(t.index) if t.kind == "output" else leaves[t.index] if t.kind == "input" else None for t in self.edges]
-            asked = {i: edge_of(end) for i, (end, w) in enumerate(zip(targets, wanted, strict=True)) if w and end is not None and end.requires_grad}
-            frozen = tuple((leaves[t.index], e) for e, t in enumerate(self.edges) if t.kind == "input" and t.index in changed and leaves[t.index].requires_grad)
-            for i in changed:
-                if primals[i].requires_grad:
-                    native_core().lead(leaves[i], primals[i])
-                else:
-                    leaves[i].requires_grad_(False)
+            ways = {i: views.get(self.same[i], leaf) for i, leaf in enumerate(leaves)}
+            targets = [below.get(t.index) if t.kind == "output" else ways[t.index] if t.kind == "input" else None for t in self.edges]
+            asked = {i: end for i, (end, w) in enumerate(zip(targets, wanted, strict=True)) if w and end is not None and end.requires_grad}
             pairs = [(base, tangent) for base, tangent in pairs if base.requires_grad]
             if not pairs or not asked:
                 return (None,) * len(wanted)
             with of_torch.DisableAutocast():
-                bases, given = [base for base, _ in pairs], [tangent for _, tangent in pairs]
-                made = torch.autograd.grad(bases, list(asked.values()), given, create_graph=True, allow_unused=True)
+                given = [tangent for _, tangent in pairs]
+                made = torch.autograd.grad([base for base, _ in pairs], list(asked.values()), given, create_graph=True, allow_unused=True)
             shown = tuple((result, i) for i, result in results.items() if result.grad_fn is not None and all(result.grad_fn is not e.grad_fn for e in ends))
             recorded = tuple(g for g in made if g is not None and g.grad_fn is not None)
-            for leaf, _ in frozen:
-                leaf.requires_grad_()
-            native_core().lead_to_node(recorded, shown, frozen, (*ends, *(t for t in given if t.grad_fn is not None)))
-            for leaf, _ in frozen:
-                leaf.requires_grad_(False)
+            native_core().lead_to_node(recorded, shown, (*ends, *(t for t in given if t.grad_fn is not None)))
         found = dict(zip(asked, made, strict=True))
         return tuple(found.get(i) for i in range(len(self.edges)))
 
@@ -221,23 +216,24 @@ class Replay:
             )
         return leaf
 
-    def aliases(self, primals: Sequence[Any]) -> tuple[list[Any], set[int]]:
+    def aliases(self, primals: Sequence[Any]) -> tuple[list[Any], dict[int, torch.Tensor]]:
         """Tensors at which the gradients of the replay end, although they have a history. What is one tensor in a call is one alias.
 
-        Also the inputs that are leaves whose `requires_grad` has changed since the call. Autograd keeps leaves themselves: an operation counts them as they
-        were, what differentiates its gradient counts them as they are then. So they are leaves here, too."""
+        Autograd keeps leaves themselves: what differentiates a gradient, and what differentiates that, asks each time whether they require gradients then.
+        So they are given themselves, and gradients end at views of those that require them, the second result."""
         found: dict[int, Any] = {}
-        changed: set[int] = set()
+        views: dict[int, torch.Tensor] = {}
         for i in dict.fromkeys(self.same):
-            primal, fake = primals[i], self.fakes[i]
+            primal = primals[i]
             if not isinstance(primal, torch.Tensor):
                 found[i] = primal
-            elif not isinstance(fake, torch.Tensor) or not primal.is_leaf or primal.requires_grad == fake.requires_grad or primal.is_inference():
+            elif not is_kept_itself(primal):
                 found[i] = primal.view_as(primal)
             else:
-                found[i] = primal.detach().requires_grad_(fake.requires_grad)
-                changed.add(i)
-        return [found[i] for i in self.same], changed
+                found[i] = primal
+                if primal.requires_grad:
+                    views[i] = primal.view_as(primal)
+        return [found[i] for i in self.same], views
 
     @contextmanager
     def modes(self, states: Sequence[torch.Tensor]) -> Iterator[None]:
@@ -275,8 +271,25 @@ class Replay:
         return (*found, *(None for _ in self.part.further))
 
 
-def edge_of(tensor: torch.Tensor) -> Any:
-    return torch.autograd.graph.get_gradient_edge(tensor)
+def is_kept_itself(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf and not tensor.is_inference()
+
+
+@contextmanager
+def as_called(primals: Sequence[Any], fakes: Sequence[object]) -> Iterator[None]:
+    """Leaves that were frozen or unfrozen since the call require gradients as they did in it."""
+    changed = {
+        id(p): (p, fake.requires_grad)
+        for p, fake in zip(primals, fakes, strict=True)
+        if isinstance(p, torch.Tensor) and isinstance(fake, torch.Tensor) and is_kept_itself(p) and p.requires_grad != fake.requires_grad
+    }
+    for primal, then in changed.values():
+        primal.requires_grad_(then)
+    try:
+        yield
+    finally:
+        for primal, then in changed.values():
+            primal.requires_grad_(not then)
 
 
 def fitted(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

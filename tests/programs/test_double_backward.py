@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -343,3 +345,46 @@ def test_a_leaf_that_was_frozen_or_unfrozen_since(fn, then, now):
         return [*found, first.grad, head.grad, x.grad]
 
     check_step(step, lambda: lambda x: (fn(x, first) @ head).sin())
+
+
+@pytest.mark.parametrize("fn", LEAVES.values(), ids=LEAVES)
+@pytest.mark.parametrize(("call_time", "first_time", "second_time"), list(itertools.product([False, True], repeat=3)))
+def test_a_leaf_that_was_frozen_or_unfrozen_between_derivatives(fn, call_time, first_time, second_time):
+    """What differentiates a gradient counts a leaf as it is then; so does what differentiates that."""
+    first, head = leaf(4, 4), leaf(4, 4)
+    first.data.mul_(0.1)  # derivatives of this order of large values are chaotic
+
+    def step(call):
+        x = (torch.randn(3, 4, dtype=D) * 0.1).requires_grad_()
+        first.requires_grad_(call_time)
+        out = call(x)
+        first.requires_grad_(first_time)
+        (slope,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        first.requires_grad_(second_time)
+        (bend,) = torch.autograd.grad(slope.square().sum(), x, create_graph=True)
+        first.requires_grad_(True)
+        found = torch.autograd.grad(bend.sin().sum(), [x, first, head], create_graph=True, allow_unused=True)
+        more = torch.autograd.grad(found[0].sin().sum(), [x, first, head], allow_unused=True)
+        assert first.grad is None and first.requires_grad
+        return [slope, bend, *found, *more]
+
+    check_step(step, lambda: lambda x: (fn(x, first) @ head).sin())
+
+
+def test_hooks_of_leaves_run_for_the_gradients_that_come_to_them():
+    first, counts = leaf(4, 4), []
+
+    def step(call):
+        ran: list[int] = []
+        handle = first.register_hook(lambda grad: ran.append(1))
+        x = torch.randn(3, 4, dtype=D, requires_grad=True)
+        out = call(x)
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        first.grad = None
+        slope.square().sum().backward()
+        handle.remove()
+        counts.append(len(ran))
+        return [slope, first.grad, x.grad]
+
+    check_step(step, lambda: lambda x: (x @ first).sin())
+    assert set(counts) == {1}
