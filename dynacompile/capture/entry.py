@@ -31,7 +31,7 @@ from dynacompile.capture.shared_memory import SharesMemory
 from dynacompile.capture.symbols import NeedsNumbers, NeedsSymbols, counts_loop
 from dynacompile.capture.tensors.assumptions import assumable
 from dynacompile.capture.tensors.bodies import BodyWrites
-from dynacompile.capture.tensors.checkpointing import Regathered
+from dynacompile.capture.tensors.checkpointing import OutsideWrites, Regathered, WritesBehind
 from dynacompile.capture.tensors.deferred_texts import TextOutdated
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
 from dynacompile.capture.tensors.function_modes import DeviceMode
@@ -186,6 +186,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
         except HookLeaves as reason:
             name = "hooks_after" if reason.after else "no_hooks_at"
             manner = replace(manner, **{name: getattr(manner, name) | {reason.place}})
+        except WritesBehind as reason:
+            manner = replace(manner, writes_at=manner.writes_at | {reason.place})
         except TextOutdated:
             manner = replace(manner, texts=False)
         except SharesMemory as reason:
@@ -421,6 +423,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     if not all(hook.is_as_read() for hook in cx.state(Hooks).all):
         raise unsupported("hooks", f"{code.co_qualname}, where a variable changes after the hook of a tensor has read it,")
     cx.state(Hooks).check_outputs(cx, ending.outputs)
+    cx.state(OutsideWrites).check()
     graph, leaves = graph_module(cx, ending.outputs)
     written = cx.recorder.written_inputs()
     inputs, roots = used_inputs(graph, cx.recorder.fresh_inputs(written) if graph is not None else ())

@@ -101,6 +101,7 @@ class GraphState:
         self.begins_with_gradients = torch.is_grad_enabled()
         self.if_whole = False  # as in Manner
         self.talks_later = ""
+        self.follow: Callable[[Any, Sequence[Value], bool], None] = lambda target, args, writes: None  # is told of operations, and whether they write inputs
         self.wrappers: dict[int, GraphTensor] = {}  # id of the fake of an input that lies inside of one
 
     def made(self, value: GraphTensor, fake: torch.Tensor) -> None:

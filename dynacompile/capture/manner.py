@@ -21,6 +21,7 @@ class Manner:
     asks_inputs: branches on what inputs decide are asked as guards. asked_at: branches, by their code and instruction, of which not both arms are followed.
     hooks_after: calls, likewise, that register hooks of tensors which leave the graph: they are made after it. no_hooks_at: those that can't be, and calls that
     mark leaves which leave the graph: they break.
+    writes_at: calls, likewise, that write tensors behind what a checkpoint runs again: they break.
     leaves_leave: the backend runs the graph as it is, so that leaves that it makes may be results.
     with_gradients: the graph begins with gradients, which the frame begins without and turns on.
     bodies_write: functions of transforms write their inputs.
@@ -46,3 +47,4 @@ class Manner:
     asked_at: frozenset[tuple[CodeType, int]] = frozenset()
     hooks_after: frozenset[tuple[CodeType, int]] = frozenset()
     no_hooks_at: frozenset[tuple[CodeType, int]] = frozenset()
+    writes_at: frozenset[tuple[CodeType, int]] = frozenset()

@@ -66,6 +66,7 @@ class Recorder(Inputs):
         if kind == "call_function" and target in LIST_OPS and is_plain(self):
             over_lists = record_over_lists(self, target, args, kwargs, self._site())
             if over_lists is not None:
+                self.follow(target, args, target_name(target).endswith("_"))
                 return over_lists
         if kind == "call_function" and target in JOINS:
             join = record_join(self, target, args, kwargs, self._site())
@@ -73,6 +74,7 @@ class Recorder(Inputs):
                 return join
         before = len(self.nodes)
         made, writes = self.run_and_record(kind, target, args, kwargs)
+        self.note_operation(target, args, writes)
         given = tuple(map(as_it_is, args)), {k: as_it_is(v) for k, v in kwargs.items()}
         self.log.append(Operation(kind, target, *given, made, self._site(), tuple(self.nodes[before:]), writes))
         return made
@@ -91,6 +93,7 @@ class Recorder(Inputs):
             nodes[node] = copy_node(self.graph, node, lambda operand: nodes.get(operand, operand))
             self.nodes.append(nodes[node])
         self.ops += bool(operation.nodes)
+        self.note_operation(operation.target, operation.args, operation.writes)
 
     def repeat(self, again: Again, operands: tuple[torch.fx.Node, ...], count: int, writes: bool) -> torch.fx.Node:
         """Adds one node for operations that were recorded for other operands. count: how many they are."""
@@ -102,6 +105,7 @@ class Recorder(Inputs):
         self.ops += count
         self.rolled += count - 1
         self.log.append(None)
+        self.follow(None, (), writes)
         return node
 
     def copy_fresh(self, operation: Operation, nodes: dict[torch.fx.Node, torch.fx.Node], look: Look) -> TensorValue:
@@ -111,6 +115,10 @@ class Recorder(Inputs):
         later = Later(look)
         give(node, later)
         return TensorValue(node, later, recorder=self)
+
+    def note_operation(self, target: Any, args: Sequence[Value], writes: frozenset[int]) -> None:
+        """writes: the storages that it wrote."""
+        self.follow(target, args, bool(writes) and any(storage_of(self.values[key].fake) in writes for key in self.versions if key in self.values))
 
     def run_and_record(self, kind: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[Value, frozenset[int]]:
         """What the operation gives, and the storages that it writes."""

@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from dynacompile.capture.manner import Manner
 from dynacompile.capture.polyfills import is_polyfill
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
-from dynacompile.capture.tensors.checkpointing import refuse_amid_checkpoint
+from dynacompile.capture.tensors.checkpointing import OutsideWrites, refuse_amid_checkpoint
 from dynacompile.capture.tensors.entry_conditions import look_up
 from dynacompile.capture.tensors.generators import drawn
 from dynacompile.capture.tensors.listed_numbers import RULES as LISTED
@@ -109,6 +110,7 @@ class Trace:
             Settings: self.effects.settings,
             Handling: self._handling,
         }
+        self.recorder.follow = partial(self.state(OutsideWrites).note, self)
         self.overrides = Overrides(self, self.effects.modes)
         self.repeats = None if facts is None else Repeats(self, facts)
         self.rounds: Looping = Rounds(self)

@@ -2,6 +2,8 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <ATen/SavedTensorHooks.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -375,6 +377,15 @@ PyObject* ask_links(PyObject*, PyObject*) { return PyBool_FromLong(links_are_kno
 
 PyObject* function_modes_of_call(PyObject*, PyObject*) { return function_modes(); }
 
+PyObject* ask_where_saving_is_hooked(PyObject* ask, PyObject*) {
+    if (at::SavedTensorDefaultHooks::get_tls_state().stack.empty()) Py_RETURN_FALSE;
+    return PyObject_CallNoArgs(ask);
+}
+
+PyMethodDef asked_where_saving_is_hooked = {"ask_where_saving_is_hooked", boundary<ask_where_saving_is_hooked>, METH_NOARGS, nullptr};
+
+PyObject* where_saving_is_hooked(PyObject*, PyObject* ask) { return PyCFunction_New(&asked_where_saving_is_hooked, ask); }
+
 PyObject* tag_of(PyObject*, PyObject* object) {
     PyObject* dict = dict_of(object);
     return dict ? PyLong_FromUnsignedLongLong(dict_tag(dict)) : nullptr;
@@ -397,6 +408,7 @@ PyMethodDef functions[] = {
     {"try_links", boundary<try_links_by>, METH_VARARGS, "try_links(entry, key, result) -> bool: whether entries of bounded caches look as expected, by one whose content is known. Else link_result takes none."},
     {"links_are_known", boundary<ask_links>, METH_NOARGS, "links_are_known() -> bool: what try_links found."},
     {"function_modes", boundary<function_modes_of_call>, METH_NOARGS, "function_modes() -> tuple: the torch-function modes of this thread, of the call where one is compiled, outermost first."},
+    {"where_saving_is_hooked", boundary<where_saving_is_hooked>, METH_O, "where_saving_is_hooked(ask) -> function: what ask() gives where this thread has hooks for saved tensors; else False, without asking."},
     {"dict_tag", boundary<tag_of>, METH_O, "dict_tag(object) -> int: the version tag of a dict, or of the object's dict."},
     {nullptr},
 };

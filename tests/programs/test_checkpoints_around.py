@@ -69,7 +69,46 @@ class Inside(Counting):
         return checkpoint(self.part, self.first(x), use_reentrant=False)
 
 
-MODULES = [(kind, True) for kind in (Attributes, Containers, Buffers, Calls, Inside)] + [(Inside, False)]
+class Writes(Counting):
+    """Writes behind the last operation that keeps tensors, before one, and between two that do not."""
+
+    def forward(self, x):
+        self.mean.mul_(0.5)
+        h = self.second(self.norm(self.first(x))).tanh()
+        self.mean.add_(h.detach().mean(0))
+        h = h + 1
+        self.mean.mul_(2)
+        return h
+
+
+class WritesQuietly(Counting):
+    def forward(self, x):
+        h = self.second(self.first(x).sin())
+        with torch.no_grad():
+            self.mean.lerp_(h.mean(0), 0.1)
+            self.before += 1
+        return h
+
+
+class WritesLast(Counting):
+    def forward(self, x):
+        h = self.first(x)
+        torch._foreach_add_([self.mean, self.norm.running_mean], h.detach().mean(0).unbind(0)[0])
+        self.mean.copy_(h.detach()[0])
+        return h * 2
+
+
+class Norms(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU()) for _ in range(3)))
+
+    def forward(self, x):
+        return self.norms(x)
+
+
+WRITES = (Writes, WritesQuietly, WritesLast)
+MODULES = [(kind, True) for kind in (Attributes, Containers, Buffers, Calls, Inside, *WRITES)] + [(Inside, False)]
 
 
 def story_of(kind, stops, around):
@@ -117,3 +156,17 @@ def test_without_gradients_nothing_breaks():
                 yield checkpoint(call, torch.ones(3, 4), use_reentrant=False), module.before
 
     assert not [e for e in check_same(story, backend="eager") if isinstance(e, GraphBroke)]
+
+
+def test_statistics_of_norms_stay_in_the_graph():
+    """Each norm keeps tensors after it has written its statistics."""
+
+    def story(wrap):
+        module = Norms()
+        call = wrap(module)
+        for _ in range(3):
+            x = torch.randn(3, 4, requires_grad=True)
+            checkpoint(call, x, use_reentrant=False).square().sum().backward()
+            yield x.grad, list(module.buffers())
+
+    assert not [e for e in check_same(story, backend="aot_eager") if isinstance(e, GraphBroke)]

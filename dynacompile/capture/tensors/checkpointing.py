@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint as checkpointing
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.tensors.grad_modes import GradModeContext
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_contexts import saved_hooks_are_enabled
 from dynacompile.capture.tensors.torch_functions import TorchFunction
+from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import DecoratedValue
 from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.native import core as native_core
 from dynacompile.ops.collectives import is_collective
 from dynacompile.ops.placed import Placing
 from dynacompile.private import of_torch
@@ -27,6 +32,10 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
 HOOKS_OF_CHECKPOINTS = ("_checkpoint_hook.", "_recomputation_hook.")
+KEEPING = dict.fromkeys("linear conv1d conv2d conv3d matmul mm bmm".split(), 2) | dict.fromkeys(
+    "batch_norm layer_norm group_norm sin cos tanh exp sigmoid relu gelu silu softmax log_softmax".split(), 1
+)
+"""Operations that keep tensors where one of their first operands, as many as this, requires gradients."""
 OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 
@@ -60,11 +69,65 @@ def is_checkpointed() -> bool:
     return hooks is not None and getattr(hooks[0], "__qualname__", "").startswith(HOOKS_OF_CHECKPOINTS)
 
 
+def runs_for_checkpoint(cx: Context) -> bool:
+    """As `is_checkpointed`, guarded. Graphs without gradients keep nothing, so that no checkpoint ends within them."""
+    return cx.state(TorchModes).begins_with_gradients and bool(cx.flag("a checkpoint runs the function", where_saving_is_hooked()).constant())
+
+
+@functools.cache
+def where_saving_is_hooked() -> Callable[[], bool]:
+    """`is_checkpointed`, which most calls need not ask: natively, where no hooks for saved tensors are set, it is False."""
+    return native_core().where_saving_is_hooked(is_checkpointed)  # type: ignore[no-any-return]
+
+
 def refuse_amid_checkpoint(cx: Context) -> None:
     """What runs again for a checkpoint ends within the last operation whose tensors are kept, with what Python did before that. A graph ends as a whole,
     without what residual code does after it: changes are left to Python, at their places between graphs."""
-    if torch.is_grad_enabled() and cx.flag("a checkpoint runs the function", is_checkpointed).constant():
+    if runs_for_checkpoint(cx):
         raise unsupported("checkpointed", "Python's state changes")
+
+
+class WritesBehind(Exception):
+    """The graph writes what exists outside of it, and it is not known that an operation behind that keeps tensors. place: of the write."""
+
+    def __init__(self, place: tuple[CodeType, int]):
+        self.place = place
+
+
+class OutsideWrites:
+    """Writes of tensors that exist outside, in a function that a checkpoint runs again: eager does them again where an operation behind them keeps tensors.
+
+    asked: whether a checkpoint does so is known. last: the first of the writes behind which no operation is known to keep any."""
+
+    def __init__(self) -> None:
+        self.asked: bool | None = None
+        self.last: tuple[CodeType, int] | None = None
+
+    def note(self, cx: Context, target: Any, args: Sequence[Value], writes: bool) -> None:
+        """writes: the operation writes what exists outside."""
+        if writes:
+            if self.asked is None:
+                self.asked = runs_for_checkpoint(cx)
+            if self.asked:
+                place = cx.frames[-1].code, cx.frames[-1].current.index
+                if place in cx.manner.writes_at:
+                    raise unsupported("checkpointed", "a tensor is written")
+                self.last = self.last or place
+        if self.last is not None and keeps_operands(target, args):
+            self.last = None
+
+    def check(self) -> None:
+        if self.last is not None:
+            raise WritesBehind(self.last)
+
+
+def keeps_operands(target: Any, args: Sequence[Value]) -> bool:
+    """Whether autograd is known to keep tensors for the operation, after what it writes itself."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    factors = KEEPING.get(name, 0)
+    if not factors or not torch.is_grad_enabled() or not is_of_torch(target):
+        return False
+    return any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args[:factors])
 
 
 def run_once(cx: Context, options: dict[str, Value], call: Callable[[], Value]) -> Value:
