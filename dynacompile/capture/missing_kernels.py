@@ -1,14 +1,16 @@
 """Operations for which CPUs have no kernel of their operands' types, or of the type asked for by `dtype`. Fakes do not ask for one, and torch has no list of
 them: each operation's is in C++.
 
-So an operation of other types than float32 or float64, or of both, is run once, on zeros. `refused_types` has rows for operands that are too large for that.
+So an operation of other types than float32 or float64, or of both, is run once, on zeros. Whether a kernel exists depends on types and dimensions alone: for
+operands or results that are large, and for sizes that depend on values, the run is one with small sizes in the place of theirs.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,14 +23,21 @@ from dynacompile.capture.small_sizes import is_repeatable
 USUAL = frozenset({torch.float32, torch.float64})
 """What all operations on floats have kernels of, where all operands are of one of them."""
 MOST = 1 << 16
-"""Elements of the operands of an operation that is run."""
+"""Elements of the operands of an operation that is run with the sizes that it has."""
 MOST_MADE = 1 << 21
 """Elements of what it makes."""
+FEW = 1 << 12
+"""Elements of operands of which no operation makes many by small numbers, so that the size of its result is not asked for."""
+KEPT = 8
+"""Sizes and numbers up to this one stay what they are where others are made small: windows, strides, dimensions."""
 REFUSALS = re.compile(
     r"not (yet )?implemented for|not (intended to )?support|(doesn't|only) support|unsupported|can't be cast to|inputs to be \w+|may not be a|mixed dtype",
     re.IGNORECASE,
 )
 """How torch words that an operation has no kernel. Where it means something else, Python runs the operation, which then raises, or doesn't."""
+
+
+TOO_LARGE = "too large"
 
 
 class Kernels:
@@ -41,7 +50,7 @@ class Kernels:
         """Raises Unsupported where an operation of torch's refuses its operands on CPUs because it has no kernel for their types."""
         asked = *map(dtype_of, args), *map(dtype_of, kwargs.values())
         types = {*(operand.dtype for operand in operands), *asked} - {None}
-        if len(types) < 2 and types <= USUAL or not is_repeatable(kind, target) or not can_run(operands) or not makes_on_cpu(kwargs.get("device")):
+        if len(types) < 2 and types <= USUAL or not is_repeatable(kind, target) or not is_on_cpu(operands) or not makes_on_cpu(kwargs.get("device")):
             return
         key = kind, target, tuple((operand.dtype, operand.dim()) for operand in operands), tuple(map(type, args)), tuple(kwargs), asked
         if key in self.known:
@@ -61,16 +70,8 @@ def makes_on_cpu(device: Any) -> bool:
     return device is None or torch.device(device).type == "cpu"
 
 
-def can_run(operands: Sequence[torch.Tensor]) -> bool:
-    elements = 0
-    for operand in operands:
-        if operand.device.type != "cpu" or operand.layout is not torch.strided:
-            return False
-        count = known(operand.numel())
-        if not isinstance(count, int):
-            return False
-        elements += count
-    return elements <= MOST
+def is_on_cpu(operands: Sequence[torch.Tensor]) -> bool:
+    return all(operand.device.type == "cpu" and operand.layout is torch.strided for operand in operands)
 
 
 def known(value: Any) -> Any:
@@ -78,18 +79,57 @@ def known(value: Any) -> Any:
     return value.node.hint if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else value
 
 
-def refused(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """By which words an operation refuses zeros of its operands' types and sizes; None, too, where its result would be large."""
+class Small:
+    """Sizes and other numbers of an operation, of which those above KEPT are small ones instead, in the same order, so that equal ones stay equal."""
 
-    creates = not tensors_in((args, kwargs))
+    def __init__(self, operands: Sequence[torch.Tensor], given: Any):
+        numbers: set[int | float] = set()
+
+        def note(value: Any) -> Any:
+            number = known(value)
+            if type(number) in (int, float) and KEPT < number < math.inf:
+                numbers.add(number)
+            return value
+
+        for operand in operands:
+            for size in operand.shape:
+                note(size)
+        map_aggregate(given, note)
+        self.numbers: dict[Any, int] = {number: KEPT + 1 + place for place, number in enumerate(sorted(numbers))}
+
+    def __call__(self, value: Any) -> Any:
+        number = known(value)
+        if number is None and isinstance(value, torch.SymInt):
+            return KEPT
+        return type(number)(self.numbers[number]) if type(number) in (int, float) and number in self.numbers else number
+
+
+def refused(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """By which words an operation refuses zeros of its operands' types. None where it takes them, or where no sizes were found with which it could be asked."""
+    operands = tensors_in((args, kwargs))
+    elements = [known(operand.numel()) for operand in operands]
+    given = tuple(args), dict(kwargs)
+    if None not in elements and sum(elements) <= MOST:
+        answer = asked_with(known, kind, target, given, creates=not operands)
+        if answer is not TOO_LARGE:
+            return answer
+    small = Small(operands, given)
+    few = bool(operands) and sum(math.prod(map(small, operand.shape)) for operand in operands) <= FEW
+    answer = asked_with(small, kind, target, given, creates=not operands, is_small=few)
+    return None if answer is TOO_LARGE else answer
+
+
+def asked_with(number: Callable[[Any], Any], kind: str, target: Any, given: tuple[tuple, dict[str, Any]], creates: bool, is_small: bool = False) -> str | None:
+    """The same for one choice of sizes; TOO_LARGE where the result would be. number: what each size and number is. creates: whether it has no operands.
+    is_small: whether the result is known not to be large."""
 
     def run(device: str) -> Any:
         def operand(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return torch.zeros([known(n) for n in value.shape], dtype=value.dtype, device=device)
-            return torch.Generator() if isinstance(value, torch.Generator) else known(value)
+                return torch.zeros([number(n) for n in value.shape], dtype=value.dtype, device=device)
+            return torch.Generator() if isinstance(value, torch.Generator) else number(value)
 
-        positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)
+        positional, named = map_aggregate(given, operand)
         if creates:
             named = {**named, "device": device}
         return getattr(positional[0], target)(*positional[1:], **named) if kind == "call_method" else target(*positional, **named)
@@ -97,12 +137,13 @@ def refused(kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, An
     with torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            large = sum(made.numel() for made in tensors_in(run("meta"))) > MOST_MADE
+            large = not is_small and sum(made.numel() for made in tensors_in(run("meta"))) > MOST_MADE
         except Exception:  # noqa: BLE001  (not all operations know that device)
             large = creates
+        if large:
+            return TOO_LARGE
         try:
-            if not large:
-                run("cpu")
+            run("cpu")
         except Exception as error:  # noqa: BLE001  (zeros may be refused for their values, by an error of any class)
             words = str(error).partition("\n")[0]
             return words if isinstance(error, RuntimeError) and REFUSALS.search(words) else None
