@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from dynacompile.ir.shapes import expression_of, hint_of
-from dynacompile.ops.checks import INDEXED
+from dynacompile.ops.checks import CHECKED, DIVIDING
 from dynacompile.ops.collectives import is_collective
 from dynacompile.ops.table import TABLE
 from dynacompile.private import of_torch
@@ -50,8 +50,11 @@ def has_effect(node: torch.fx.Node) -> bool:
 
 
 def looks_at_values(node: torch.fx.Node) -> bool:
-    """It raises where an index lies outside."""
-    return node.target in INDEXED
+    """It raises by them, as where an index lies outside."""
+    value = node.meta.get("val")
+    return node.target in CHECKED or (
+        node.target in DIVIDING and isinstance(value, FakeTensor) and value.device.type == "cpu" and not value.dtype.is_floating_point
+    )
 
 
 def geometry(node: torch.fx.Node) -> Geometry | None:

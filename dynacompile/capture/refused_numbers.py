@@ -117,10 +117,20 @@ def no_order(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return any(n < 1 for n in numbers_at((1, "p"), args, kwargs) if not isinstance(n, complex))
 
 
-@row("a dimension that the operand does not have", "softmax", "log_softmax", "softmin")
+@row("a dimension that the operand does not have", "softmax", "log_softmax", "softmin", "sort", "argsort", "index_reduce", "index_reduce_")
 def no_dimension(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return lacks_dimension((1, "dim"), args, kwargs)
+
+
+@row("a dimension that the operand does not have", "gumbel_softmax")
+def no_dimension_of_logits(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return lacks_dimension((4, "dim"), args, kwargs)
+
+
+def lacks_dimension(places: Places, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     rank = max([1, *(t.dim() for t in tensors_in(args[:1]))])
-    return any(not -rank <= n < rank for n in numbers_at((1, "dim"), args, kwargs) if type(n) is int)
+    dims = (n for n in known_at(places, args, kwargs) if isinstance(n, (int, torch.SymInt)) and not isinstance(n, bool))
+    return any(bool(n < -rank) or bool(n >= rank) for n in dims)
 
 
 @row("negative strides", "empty_strided")

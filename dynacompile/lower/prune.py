@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dynacompile.ir.loops import Extern, LoopProgram, Nest, root
-from dynacompile.ops.checks import INDEXED
+from dynacompile.ops.checks import CHECKED, DIVIDING
 from dynacompile.ops.collectives import is_collective
 
 
 def prune(program: LoopProgram) -> LoopProgram:
-    """The program without dead steps, but for those that raise where an index lies outside, and without buffers that are no longer named."""
+    """The program without dead steps, but for those that raise by values, and without buffers that are no longer named."""
     buffers = program.buffers
     memory = {name: root(buffers, name) for name in buffers}
     live = {memory[o] for o in program.outputs if o is not None}
@@ -27,7 +27,8 @@ def prune(program: LoopProgram) -> LoopProgram:
                 not step.random
                 and not is_collective(step.op)
                 and not step.op._schema.is_mutable
-                and step.op not in INDEXED
+                and step.op not in CHECKED
+                and step.op not in DIVIDING
                 and step.outputs
                 and not written & live
             ):

@@ -13,7 +13,19 @@ INDEXED = frozenset(
     | {aten.scatter.src, aten.scatter.value, aten.scatter_add.default, aten.scatter_reduce.two, aten.index_add.default, aten.index_copy.default}
     | {aten.index_fill.int_Scalar, aten.index_fill.int_Tensor}
 )
-"""Ops that raise where an index lies outside: they stay also where nothing uses their result."""
+"""Ops that raise where an index lies outside."""
+CHECKED = INDEXED | frozenset(
+    {aten.index_reduce.default, aten._embedding_bag.default, aten._embedding_bag_forward_only.default, aten.max_unpool2d.default, aten.max_unpool3d.default}
+    | {aten.multi_margin_loss.default, aten.multilabel_margin_loss_forward.default, aten.masked_scatter.default, aten.segment_reduce.default}
+    | {aten.searchsorted.Tensor, aten.searchsorted.Scalar, aten.cholesky_inverse.default}
+    | {aten._linalg_eigh.default, aten._linalg_svd.default, aten.linalg_eig.default, aten._linalg_eigvals.default, aten.linalg_pinv.atol_rtol_tensor}
+)
+"""Ops that raise by the values of operands, where they have no assertion of their own: they stay also where nothing uses their result."""
+DIVIDING = frozenset(
+    {aten.floor_divide.default, aten.floor_divide.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode}
+    | {aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor, aten.fmod.Tensor, aten.fmod.Scalar}
+)
+"""The same of ints on CPUs, which raise where they divide by zero. Calls of ATen are made of those alone that may."""
 
 
 def checked_quantile(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
