@@ -148,7 +148,7 @@ def no_dilation(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return any(n < 1 for n in numbers_at((5, "dilation"), args, kwargs) if type(n) is int)
 
 
-@row("the extremes of no elements", "max", "min", "amax", "amin", "aminmax", "argmax", "argmin")
+@row("the extremes of no elements", "max", "min", "amax", "amin", "aminmax", "argmax", "argmin", "mode")
 def no_elements(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return len(args) + len(kwargs) == 1 and any(type(n) is int and n == 0 for t in tensors_in(args) for n in t.shape)
 

@@ -19,7 +19,8 @@ OTHERS = """
 torch.linalg.eigh(m); torch.linalg.svdvals(m); torch.linalg.eig(m); torch.linalg.pinv(m); torch.linalg.matrix_rank(m); torch.cholesky_inverse(x * 0)
 F.multi_margin_loss(x, i); F.multilabel_margin_loss(x, i[None].expand(3, 3)); F.embedding_bag(i[None], x); x.index_reduce(0, i, x, "amax")
 F.max_unpool2d(x[None, None], i.expand(3, 3)[None, None] + 50, 1); torch.searchsorted(x, x, sorter=i.expand(3, 3))
-x.masked_scatter(x >= 0, x[0]); torch.segment_reduce(x, "sum", lengths=i - 9); x.sort(7); x.argsort(7); F.gumbel_softmax(x, dim=7); x.index_reduce(7, i, x, "amax")
+x.masked_scatter(x >= 0, x[0]); torch.segment_reduce(x, "sum", lengths=i - 9); x.sort(7); x.argsort(7)
+F.gumbel_softmax(x, dim=7); x.index_reduce(7, i, x, "amax")
 """
 
 
