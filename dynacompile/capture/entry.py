@@ -36,6 +36,7 @@ from dynacompile.capture.tensors.deferred_texts import TextOutdated
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
 from dynacompile.capture.tensors.function_modes import DeviceMode
 from dynacompile.capture.tensors.gradients import HookLeaves, Hooks
+from dynacompile.capture.tensors.marked_functions import RunsWhole
 from dynacompile.capture.tensors.restarting import CannotRestart, restarts_of
 from dynacompile.capture.tensors.torch_functions import refusal
 from dynacompile.capture.tensors.torch_modes import TurnsOnGradients
@@ -196,6 +197,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             manner = replace(manner, with_gradients=True)
         except BodyWrites:
             manner = replace(manner, bodies_write=True)
+        except RunsWhole as reason:
+            manner = replace(manner, whole={**manner.whole, reason.function: reason.whole})
         except CannotRestart:
             manner = replace(manner, restarts=False)
         except BreaksInRow:
@@ -331,7 +334,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
                 attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None
                 reason.__traceback__ = None  # it would hold this frame, which holds it, and so the caller's, until garbage is collected
             return attempt
-        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated, Refused, TurnsOnGradients, BodyWrites):
+        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated, Refused, TurnsOnGradients, BodyWrites, RunsWhole):
             raise
         except Exception as bug:
             if is_undecided(bug):

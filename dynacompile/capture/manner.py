@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import CodeType
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
 
 from dynacompile.ir.source import Source
+
+
+@dataclass(frozen=True)
+class Whole:
+    """How a marked function is one operation. watched: objects that it has to leave as they were, and what they held `before`. settled: it has had a run
+    to fill its caches."""
+
+    watched: tuple[Any, ...]
+    before: tuple[Any, ...]
+    settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -27,6 +39,7 @@ class Manner:
     bodies_write: functions of transforms write their inputs.
     restarts: operations that may raise what a clause of the frame takes are in the graph; a call in which one does starts again as Python.
     by_rows: a frame of a function that has a row is what the row makes of its arguments.
+    whole: functions marked by `torch.compiler.allow_in_graph` that are one operation, since following them ends the graph.
     works: collectives that are begun with `async_op=True` are operations of the graph.
     """
 
@@ -43,6 +56,7 @@ class Manner:
     leaves_leave: bool = True
     with_gradients: bool = False
     bodies_write: bool = False
+    whole: Mapping[FunctionType, Whole] = field(default_factory=dict)
     asks_inputs: bool = True
     asked_at: frozenset[tuple[CodeType, int]] = frozenset()
     hooks_after: frozenset[tuple[CodeType, int]] = frozenset()

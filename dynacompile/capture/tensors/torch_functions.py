@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from dynacompile.capture.breaks import NotConstant, unsupported
 from dynacompile.capture.tensors.after_graph import DeferredFunction
 from dynacompile.capture.tensors.arrays import tensor_of_array
+from dynacompile.capture.tensors.marked_functions import is_marked, marked_function
 from dynacompile.capture.tensors.number_tensors import is_number_tensor
 from dynacompile.capture.tensors.numpy_functions import NumpyFunction
 from dynacompile.capture.tensors.numpy_numbers import inferred_dtype, is_pure
@@ -308,6 +309,9 @@ def special_function(cx: Context, real: types.FunctionType, source: Source) -> V
     if ALLOWED in real.__dict__:
         cx.guard("ID", source, identity(real))
         return TorchFunction(real, source)
+    if is_marked(real):
+        cx.guard("ID", source, identity(real))
+        return marked_function(cx, real, source)
     if real.__code__ in PLAIN or module in INLINED:
         return None
     if home == "functools" and (generic := wrap_generic(cx, real, source)) is not None:
