@@ -29,7 +29,8 @@ from dynacompile.capture.values.functions import SPECIAL, CallableValue, Optimiz
 from dynacompile.capture.values.replaced import hidden_from_dynamo, kept_in_python
 from dynacompile.capture.values.row_functions import BuiltinValue
 from dynacompile.capture.values.rows import HANDLERS, handles
-from dynacompile.capture.values.sequence import SequenceValue, TupleValue
+from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
+from dynacompile.capture.values.sequence_objects import SequenceObjectValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.errors import Unsupported
@@ -167,6 +168,8 @@ class TorchFunction(CallableValue):
         name = getattr(self.real, "__name__", "")
         if isinstance(self.real, types.FunctionType):
             rely_on_names(cx, self.real)
+        elif self.real in OPS and self.real not in PYTHON_VALUES:
+            args, kwargs = [as_c_reads(cx, a) for a in args], {name: as_c_reads(cx, a) for name, a in kwargs.items()}
         found = cx.overrides.call(self.real, args, kwargs)
         if found is not None:
             return found
@@ -234,6 +237,15 @@ class TorchFunction(CallableValue):
 
     def rebuild(self, out: Writer) -> None:
         out.const(self.real)
+
+
+def as_c_reads(cx: Context, value: Value) -> Value:
+    """What a function written in C takes for a list of tensors: it reads lists and tuples of users' classes past the methods that these define."""
+    if not isinstance(value, SequenceObjectValue) or cx.overrides.is_watched():
+        return value
+    items = value.table.elements(cx)
+    plain = bool(items) and all(type(item) is TensorValue for item in items)
+    return (TupleValue if value.container is tuple else ListValue)(items) if plain else value
 
 
 def rely_on_names(cx: Context, function: types.FunctionType) -> None:
