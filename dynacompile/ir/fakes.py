@@ -114,6 +114,8 @@ class FakeMode(FakeTensorMode):
         if func in COMPOSED:
             with self:
                 return run(func, types, args, kwargs)
+        if func in OF_CORRECTION and isinstance((kwargs or NOTHING).get("correction"), (torch.SymInt, torch.SymFloat)):
+            kwargs = {**kwargs, "correction": 0}  # which results' sizes do not follow from; the rule takes a number
         if func in DEFAULT_TYPES and (kwargs or NOTHING).get("dtype") is None and (dtype := DEFAULT_TYPES[func](args)) is not None:
             kwargs = {**(kwargs or NOTHING), "dtype": dtype}
         made = run(func, types, args, kwargs)
@@ -137,6 +139,7 @@ imports torch.distributed.tensor to compare the type with DTensor: 0.2 s and 27,
 
 
 VECTOR_NORM = torch.ops.aten.linalg_vector_norm.default
+OF_CORRECTION = frozenset(getattr(torch.ops.aten, name).correction for name in ("var", "std", "var_mean", "std_mean"))
 
 
 def with_dims(x: torch.Tensor, ord: float = 2, dims: Sequence[int] | None = None, *more: Any) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ SCALARS = {
     "elu": lambda x: F.elu(x, alpha=1 / x.shape[1]),
     "masked_fill": lambda x: x.masked_fill(x > 0, 1 / x.shape[1]),
     "addcmul": lambda x: x.addcmul(x, x.flip(1), value=1 / x.shape[1]),
-    "correction": lambda x: x.std(2, correction=x.shape[0]) + x.var(2, correction=x.shape[0] + 7).nan_to_num(1.0, 2.0),
+    "correction": lambda x: (y := x.detach()).std(2, correction=x.shape[0]) + y.var(2, correction=x.shape[0] + 7).nan_to_num(1.0, 2.0) * x.amax(2),
     "correction by a real number": lambda x: torch.var_mean(x, 1, correction=x.shape[1] / 4),
 }
 
