@@ -169,7 +169,7 @@ class TorchFunction(CallableValue):
         if isinstance(self.real, types.FunctionType):
             rely_on_names(cx, self.real)
         elif self.real in OPS and self.real not in PYTHON_VALUES:
-            args, kwargs = [as_c_reads(cx, a) for a in args], {name: as_c_reads(cx, a) for name, a in kwargs.items()}
+            args, kwargs = [as_c_reads(cx, a) for a in args], type(kwargs)({name: as_c_reads(cx, a) for name, a in kwargs.items()})
         found = cx.overrides.call(self.real, args, kwargs)
         if found is not None:
             return found
