@@ -19,6 +19,7 @@ from torch.fx.node import map_aggregate
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operands import DTYPES, target_name, tensors_in
 from dynacompile.capture.small_sizes import is_repeatable
+from dynacompile.ir.recurrence import check_recurs
 
 USUAL = frozenset({torch.float32, torch.float64})
 """What all operations on floats have kernels of, where all operands are of one of them."""
@@ -138,13 +139,15 @@ def asked_with(number: Callable[[Any], Any], kind: str, target: Any, given: tupl
         warnings.simplefilter("ignore")
         try:
             large = not is_small and sum(made.numel() for made in tensors_in(run("meta"))) > MOST_MADE
-        except Exception:  # noqa: BLE001  (not all operations know that device)
+        except Exception as error:  # noqa: BLE001  (not all operations know that device)
+            check_recurs(error, lambda: run("meta"))
             large = creates
         if large:
             return TOO_LARGE
         try:
             run("cpu")
         except Exception as error:  # noqa: BLE001  (zeros may be refused for their values, by an error of any class)
+            check_recurs(error, lambda: run("cpu"))
             words = str(error).partition("\n")[0]
             return words if isinstance(error, RuntimeError) and REFUSALS.search(words) else None
     return None

@@ -17,6 +17,7 @@ from torch.fx.node import map_aggregate
 from dynacompile.capture.operands import target_name
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.symbols import Symbols
+from dynacompile.ir.recurrence import check_recurs
 from dynacompile.private import of_torch
 
 SMALL = (1, 0, -1)
@@ -148,15 +149,19 @@ def run(symbols: Symbols, operation: Operation, given: Known, known: Known) -> A
             return torch.Generator(value.device)
         return torch.device(device) if isinstance(value, torch.device) else number(symbols, value, given, known)
 
+    def made() -> Any:
+        positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)
+        if named.get("device") is not None:
+            named["device"] = device
+        return getattr(positional[0], target)(*positional[1:], **named) if kind == "call_method" else target(*positional, **named)
+
     # An operation without operands that are tensors runs on the CPU, where it may draw numbers: the program's own draws come later.
     with torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            positional, named = map_aggregate((tuple(args), dict(kwargs)), operand)
-            if named.get("device") is not None:
-                named["device"] = device
-            return getattr(positional[0], target)(*positional[1:], **named) if kind == "call_method" else target(*positional, **named)
-        except Exception:  # noqa: BLE001  (an operation says by an error of any class what it does not take)
+            return made()
+        except Exception as error:  # noqa: BLE001  (an operation says by an error of any class what it does not take)
+            check_recurs(error, made)
             return REFUSED
 
 

@@ -178,6 +178,7 @@ OTHERS = {
     "scatter": lambda x, v: x.scatter(0, torch.zeros(1, 3, 4, dtype=torch.long), v),
     "products": lambda x, v: torch.baddbmm(x[:, :, :3], x, x.transpose(1, 2), beta=v, alpha=v),
     "fake_quantize": lambda x, v: torch.fake_quantize_per_tensor_affine(x, v, 0, -8, 7),
+    "correction": lambda x, v: torch.std(x, -1, correction=v),
     "Normal": lambda x, v: torch.distributions.Normal(0.0, v).log_prob(x) + torch.distributions.Normal(x, v).log_prob(x * 2),
 }
 
@@ -187,7 +188,6 @@ CONSTANTS = {
     "order of renorm": lambda x, v: torch.renorm(x, v + 1, 0, 1.0),
     "base of logspace": lambda x, v: x + torch.logspace(0, 1, 4, base=1 + v),
     "exponents of lists": lambda x, v: torch._foreach_pow([x.exp()], v)[0],
-    "correction": lambda x, v: torch.std(x, -1, correction=v),
     "interpolated": lambda x, v: F.interpolate(x, scale_factor=1 + v / 100, mode="linear", recompute_scale_factor=False),
 }
 """An entry for each number: torch computes with the number in Python or C++, by cases, or sizes follow from it."""

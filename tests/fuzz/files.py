@@ -168,7 +168,7 @@ def report(world: World) -> Check:
         callbacks=[], checkpoint_callbacks=[],
         loggers=[SimpleNamespace(log_dir=str(run), save_dir=None, log_metrics=lambda metrics, step: told.append(metrics))],
         default_root_dir=str(run), is_global_zero=True, callback_metrics={}, logged_metrics={}, progress_bar_metrics={}, global_step=0, world_size=1,
-        fast_dev_run=False, lightning_module=SimpleNamespace(device=torch.device("cpu")), strategy=SimpleNamespace(model=None),
+        fast_dev_run=False, accumulate_grad_batches=1, lightning_module=SimpleNamespace(device=torch.device("cpu")), strategy=SimpleNamespace(model=None),
         state=SimpleNamespace(fn=TrainerFn.FITTING), fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(_batches_that_stepped=0)),
     )  # fmt: skip
     module: Any = SimpleNamespace(device=torch.device("cpu"), modules=lambda: ())
