@@ -283,7 +283,8 @@ def interpret_node(
         return
     rules: AbstractContextManager = nullcontext()
     # torch's rules in Python take some of them apart in other ways, or draw what eager does not
-    if (node.target in PASSING and has_static_sizes(operands)) or casts_without_symbols(operands, args, kwargs):
+    has_rules = recorder.fake_mode.shape_env is not None
+    if has_rules and (node.target in PASSING and has_static_sizes(operands) or casts_without_symbols(operands, args, kwargs)):
         rules = of_torch.DisablePythonDispatcher()
     if varies(node.target, args, kwargs):
         args, kwargs = stand_in(node.target, args, kwargs, recorder.stand_ins)

@@ -466,7 +466,11 @@ def composite(kind: str, target: Any, args: Sequence[Any], kwargs: dict[str, Any
 def without_defaults(target: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords that say something: a function of torch in Python that asks modes and tensors to take its place names all that it takes."""
     defaults = defaults_of(target) if kwargs and isinstance(target, FunctionType) else {}
-    return {k: v for k, v in kwargs.items() if k not in defaults or v is not defaults[k] and (type(v) is not type(defaults[k]) or v != defaults[k])}
+    return {k: v for k, v in kwargs.items() if k not in defaults or not is_default(v, defaults[k])}
+
+
+def is_default(value: Any, default: Any) -> bool:
+    return value is default or (type(value) is type(default) and bool(value == default))
 
 
 @functools.cache

@@ -283,9 +283,9 @@ def as_called(primals: Sequence[Any], fakes: Sequence[object]) -> Iterator[None]
         for p, fake in zip(primals, fakes, strict=True)
         if isinstance(p, torch.Tensor) and isinstance(fake, torch.Tensor) and is_kept_itself(p) and p.requires_grad != fake.requires_grad
     }
-    for primal, then in changed.values():
-        primal.requires_grad_(then)
     try:
+        for primal, then in changed.values():
+            primal.requires_grad_(then)
         yield
     finally:
         for primal, then in changed.values():

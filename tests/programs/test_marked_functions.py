@@ -145,6 +145,13 @@ def noting(x):
 
 
 @torch.compiler.allow_in_graph
+def casting(x):
+    uuid.uuid4()
+    torch.set_autocast_enabled("cpu", not torch.is_autocast_enabled("cpu"))
+    return x * 2
+
+
+@torch.compiler.allow_in_graph
 def raising(x):
     uuid.uuid4()
     raise ValueError("by the user")
@@ -156,6 +163,7 @@ REFUSED = {
     "reading": (lambda x: reading(x + 1) * 2, "reading"),
     "changing": (lambda x: (changing(x + 1, xs := [x]), len(xs)), "changing"),
     "noting": (lambda x: noting(x + 1) * 2, "noting"),
+    "casting": (lambda x: casting(x + 1) * 2, "casting"),
 }
 
 
@@ -168,7 +176,8 @@ def test_what_breaks_the_promise_of_the_mark_is_left_to_python(name):
         random.seed(0)
         run = wrap(program)
         for _ in range(3):
-            yield run(torch.ones(3)), list(SEEN)
+            yield run(torch.ones(3)), list(SEEN), torch.is_autocast_enabled("cpu")
+        torch.set_autocast_enabled("cpu", False)
 
     told = check_same(story, backend="eager", least=None)
     assert any(shown in e.reason for e in told if isinstance(e, GraphBroke))

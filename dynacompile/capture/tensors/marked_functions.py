@@ -64,6 +64,7 @@ NOT_KNOWN = frozenset(
 )
 """Breaks that say what capture does not know. The others tell of effects and of values of tensors, which one operation can't have either."""
 
+AUTOCAST_DEVICES = ("cpu", "cuda")
 DEPTH = 4  # to which objects are compared with what they were
 
 
@@ -151,6 +152,8 @@ class WholeFunction(CallableValue):
             numpy.random.set_state(before["numpy.random"])
             torch.set_grad_enabled(before["the gradient mode"])
             torch.set_default_dtype(before["the default type"])
+            for device, is_on in zip(AUTOCAST_DEVICES, before["autocast"]):
+                torch.set_autocast_enabled(device, is_on)
         if repr(after) != repr(before):
             changed = next(name for name in before if repr(before[name]) != repr(after[name]))
             raise unsupported("unknown-function", f"{self.describe()} which changes {changed},")
@@ -221,7 +224,7 @@ def settings() -> dict[str, Any]:
         "numpy.random": numpy.random.get_state(),
         "the gradient mode": torch.is_grad_enabled(),
         "the default type": torch.get_default_dtype(),
-        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "autocast": tuple(map(torch.is_autocast_enabled, AUTOCAST_DEVICES)),
     }
 
 
