@@ -34,6 +34,8 @@ from dynacompile.lower.views import lower_view
 from dynacompile.lower.windows import (
     lower_adaptive_avg_pool,
     lower_adaptive_avg_pool_backward,
+    lower_adaptive_max_pool,
+    lower_adaptive_max_pool_backward,
     lower_avg_pool,
     lower_avg_pool_backward,
     lower_max_pool,
@@ -80,6 +82,8 @@ KINDS: dict[str, Callable[[Lowering, torch.fx.Node, Row], None]] = {
     "max_pool_backward": lower_max_pool_backward,
     "avg_pool_backward": lower_avg_pool_backward,
     "adaptive_avg_pool_backward": lower_adaptive_avg_pool_backward,
+    "adaptive_max_pool": lower_adaptive_max_pool,
+    "adaptive_max_pool_backward": lower_adaptive_max_pool_backward,
     "extern": lower_extern,
 }
 

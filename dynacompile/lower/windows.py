@@ -257,6 +257,52 @@ def lower_adaptive_avg_pool_backward(low: Lowering, node: torch.fx.Node, row: Ro
     low.finish_pointwise(o, value / float(tall * wide), out, node)
 
 
+def lower_adaptive_max_pool(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """adaptive_max_pool2d where the windows are alike: of each the maximum and its place in the plane, the first of equal ones, or the last NaN's."""
+    read, (values, places) = low.buffer_of(node.args[0]), node.meta["val"]
+    require_element(low, read.name, values.device)
+    tall, wide = windows_alike(read.size[-2:], values.shape[-2:], values.dtype)
+    out_rows, out_columns = values.shape[-2:]
+    rank = len(read.size)
+    loops = Loops(low, (*read.size[:-2], out_rows, tall, out_columns, wide), (rank - 1, rank + 1), False)
+    *lead, i, k, j, m = loops.input
+    names = low.parts(node, 2)
+    low.values[node] = names
+    into, at = low.add(names[0], values), low.add(names[1], places)
+
+    def load(o: Expander) -> Value:
+        return low.load(o, read, strided([*lead, i * tall + k, j * wide + m], read.stride, read.offset))
+
+    o = low.expander(values.dtype)
+    low.finish(o, loops.reduced(o, "max", load(o)), into, loops.axes, loops.output, node)
+    if 1 not in used_items(node, 2):
+        return
+    o = low.expander(values.dtype)
+    value = load(o)
+    last = loops.reduced(o, "max", o.select(o.apply("isnan", value), o.index(k * wide + m), -1))
+    first = loops.reduced(o, "argmax", value)
+    within = o.select(last >= 0, last, first)
+    row_within = o.apply("floordiv", within, wide)
+    corner = o.index(i * tall * read.size[-1] + j * wide)
+    low.finish(o, corner + within + row_within * (read.size[-1] - wide), at, loops.axes, loops.output, node)
+
+
+def lower_adaptive_max_pool_backward(low: Lowering, node: torch.fx.Node, row: Row) -> None:
+    """The gradient of the window around an element whose maximum it is."""
+    grad, places, val = low.buffer_of(node.args[0]), low.buffer_of(arguments(node)["indices"]), node.meta["val"]
+    for buffer in (grad, places):
+        require_element(low, buffer.name, val.device)
+    tall, wide = windows_alike(val.shape[-2:], grad.size[-2:], val.dtype)
+    out = low.add(node.name, val)
+    low.values[node] = node.name
+    *lead, i, j = low.axes(out.size)[1]
+    around = [*lead, i // tall, j // wide]
+    o = low.expander(val.dtype)
+    chosen = o.apply("eq", low.load(o, places, strided(around, places.stride, places.offset)), o.index(i * out.size[-1] + j))
+    value = low.load(o, grad, strided(around, grad.stride, grad.offset))
+    low.finish_pointwise(o, o.select(chosen, value, 0.0), out, node)
+
+
 def windows_alike(sizes: Sequence[Extent], results: Sequence[Extent], dtype: torch.dtype) -> tuple[int, int]:
     """Rows and columns of the windows that cut a plane evenly into results. Raises NotCovered where they do not."""
     both = (*sizes, *results)

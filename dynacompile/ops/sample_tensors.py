@@ -485,6 +485,13 @@ def adaptive_avg_pool(m: Maker) -> Iterator[Sample]:
 
 
 @sample(TENSORS)
+def adaptive_max_pool(m: Maker) -> Iterator[Sample]:
+    yield from adaptive_avg_pool(m)
+    yield args(torch.full((1, 2, 4, 4), -torch.inf), [2, 2])
+    yield args(torch.tensor([[[[1.0, torch.nan, 2.0, 3.0], [torch.nan, 3.0, 3.0, 3.0]]]]), [1, 2])
+
+
+@sample(TENSORS)
 def max_pool_backward(m: Maker) -> Iterator[Sample]:
     windows = ((2, 3, 8, 9), [3, 3], [2, 2], [1, 1]), ((2, 2, 11, 12), [3, 2], [2, 3], [1, 1]), ((2, 3, 8, 9), [3], [1], [1])
     for size, *window in (*windows, ((3, 8, 8), [2, 2], [2, 2], [0, 0]), ((1, 1, 7, 7), [2], [3], [0])):
@@ -507,3 +514,11 @@ def avg_pool_backward(m: Maker) -> Iterator[Sample]:
 @sample(TENSORS)
 def adaptive_avg_pool_backward(m: Maker) -> Iterator[Sample]:
     yield from (args(m.floats(2, 3, 4, 3), m.floats(2, 3, 8, 9)), args(m.floats(3, 8, 1), m.floats(3, 8, 8)), args(m.floats(2, 3, 3, 3), m.floats(2, 3, 8, 9)))
+
+
+@sample(TENSORS)
+def adaptive_max_pool_backward(m: Maker) -> Iterator[Sample]:
+    for size, results in (((2, 3, 8, 9), [4, 3]), ((3, 8, 8), [8, 1]), ((2, 3, 8, 9), [3, 3])):
+        x = m.floats(*size)
+        out, places = torch.ops.aten.adaptive_max_pool2d(x, results)
+        yield args(m.floats(*out.shape), x, places)

@@ -110,9 +110,11 @@ TABLE: dict[str, Row] = {
     **rows("max_pool", "max_pool", max_pool2d_with_indices__default=""),
     **rows("avg_pool", "avg_pool", avg_pool2d__default=""),
     **rows("adaptive_avg_pool", "adaptive_avg_pool", _adaptive_avg_pool2d__default=""),
+    **rows("adaptive_max_pool", "adaptive_max_pool", adaptive_max_pool2d__default=""),
     **rows("max_pool_backward", "max_pool_backward", max_pool2d_with_indices_backward__default=""),
     **rows("avg_pool_backward", "avg_pool_backward", avg_pool2d_backward__default=""),
     **rows("adaptive_avg_pool_backward", "adaptive_avg_pool_backward", _adaptive_avg_pool2d_backward__default=""),
+    **rows("adaptive_max_pool_backward", "adaptive_max_pool_backward", adaptive_max_pool2d_backward__default=""),
     # matmuls that write where we say
     **rows("extern", "mm", mm__default="mm.out"),
     **rows("extern", "addmm", addmm__default="addmm.out"),
