@@ -1,6 +1,7 @@
 """Context managers of torch, as blocks and as decorators, with breaks inside of them; checkpointing; facts of process groups."""
 
 import contextlib
+import warnings
 from functools import partial
 
 import pytest
@@ -195,6 +196,25 @@ def dropped(x):
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 def test_checkpointing(fn):
     check(fn, arg(), options=EAGER)
+
+
+def test_checkpoints_without_use_reentrant_warn_and_are_followed():
+    """They are reentrant. Python's filter is that of a user, who sees each of the warnings once."""
+
+    def unsaid(x):
+        return checkpoint(LAYERS, x) + checkpoint(torch.sin, x.detach())
+
+    def seen(call):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            x = arg()
+            call(x).sum().backward()
+        return x.grad, [str(w.message) for w in told]
+
+    expected, wanted = seen(unsaid)
+    found, told = seen(dynacompile.compile(unsaid, **EAGER, fullgraph=True))
+    assert torch.equal(found, expected)
+    assert told == wanted and len(told) == 3
 
 
 @pytest.fixture

@@ -33,6 +33,22 @@ with warnings.catch_warnings():
     def reshaped(x: torch.Tensor, size: list[int]):
         return x.reshape(size + [1])
 
+    @torch.jit.script
+    def combined(a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor]):
+        x, y = a
+        u, v = b
+        return u * x, torch.addcmul(v, u, y)
+
+    @torch.jit.script
+    def replaced(parts: list[torch.Tensor], how: tuple[int, tuple[float, torch.Tensor]]) -> list[torch.Tensor]:
+        parts.append(parts[0] * how[0] + how[1][0])
+        parts[0] = how[1][1]
+        return parts
+
+    @torch.jit.script
+    def looked_up(x: torch.Tensor, table: dict[str, torch.Tensor]):
+        return x + table["a"]
+
     def branching(x):
         return x * 2 if bool(x.sum() > 0) else x * 3
 
@@ -51,6 +67,12 @@ def helping(x):
     return doubled(x) + 1
 
 
+def kept_beside(x):
+    given = [x, x * 3]
+    made = replaced(given, [2, (0.5, x - 1)])
+    return *given, *made, x + len(given) + (made is given)
+
+
 def outcome(function, *args, fullgraph=True):
     """What a compiled call gives, and its graph breaks."""
     broke = []
@@ -66,6 +88,10 @@ FOLLOWED = {
     "by name": (lambda x: bucketed(x, buckets=6, longest=3), torch.arange(-9.0, 9.0)),
     "an int for a float": (lambda x: filled(x, 3), torch.ones(3)),
     "nothing for a tensor that may be missing": (lambda x: shifted(x) + shifted(x, None), torch.ones(3)),
+    "a list": (lambda x: reshaped(x + 1, [3, 1]), torch.ones(3)),
+    "a tuple for a list": (lambda x: reshaped(x + 1, (3, 1)), torch.ones(3)),
+    "lists for tuples": (lambda x: torch.stack(combined([x, x + 1], combined((x, x), [x * 2, x]))), torch.arange(3.0)),
+    "a list that is copied": (lambda x: torch.stack([*kept_beside(x)]), torch.arange(3.0)),
     "a tensor for one that may be missing": (lambda x: shifted(x, x * 2), torch.ones(3)),
 }
 
@@ -89,8 +115,7 @@ def test_gradients():
 @pytest.mark.parametrize(
     "function",
     [
-        pytest.param(lambda x: reshaped(x + 1, [3, 1]), id="a list"),
-        pytest.param(lambda x: reshaped(x + 1, (3, 1)), id="a tuple for a list"),
+        pytest.param(lambda x: looked_up(x, {"a": x}), id="a dict"),
         pytest.param(lambda x: traced(x - 2), id="a trace, which took the other branch"),
     ],
 )

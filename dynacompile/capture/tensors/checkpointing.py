@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import torch.utils.checkpoint as checkpointing
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.tensors.grad_modes import GradModeContext
+from dynacompile.capture.tensors.reports import warn_from
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_contexts import saved_hooks_are_enabled
 from dynacompile.capture.tensors.torch_functions import TorchFunction
@@ -39,11 +41,23 @@ KEEPING = dict.fromkeys("linear conv1d conv2d conv3d matmul mm bmm".split(), 2) 
 OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 
+WRAPPED = inspect.unwrap(checkpointing.checkpoint)
+VALIDITY: Any = checkpointing.check_backward_validity
+
+
+def text_in(function: Any, part: str) -> str | None:
+    """What a function of torch warns with, by a part of it; None where it has no such text."""
+    return next((text for text in function.__code__.co_consts if isinstance(text, str) and part in text), None)
+
+
 @handles(checkpointing.checkpoint)
 def checkpoint(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
     options = {name: value for name, value in kwargs.items() if name in OPTIONS}
-    reentrant = options.pop("use_reentrant", None)
+    reentrant = options.pop("use_reentrant", ConstantValue(None))
+    if isinstance(reentrant, ConstantValue) and reentrant.value is None and (advice := text_in(WRAPPED, "use_reentrant parameter should")) is not None:
+        warn_from(cx, WRAPPED, advice)
+        reentrant = ConstantValue(True)
     if not isinstance(reentrant, ConstantValue) or type(reentrant.value) is not bool:
         raise unsupported("checkpoint", "checkpoint() without use_reentrant")
     policy = options.pop("context_fn", None)
@@ -60,6 +74,8 @@ def checkpoint(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
         return result
     if given or "debug" in options or "determinism_check" in options or policy is not None:
         raise unsupported("checkpoint", "checkpoint() with use_reentrant=True and keyword arguments")
+    if not requires_gradients(cx, args[1:]) and (advice := text_in(VALIDITY, "None of the inputs")) is not None:
+        warn_from(cx, VALIDITY, advice)
     return run_once(cx, options, lambda: call_reentrant(cx, args[0], args[1:]))
 
 
@@ -146,9 +162,13 @@ def run_once(cx: Context, options: dict[str, Value], call: Callable[[], Value]) 
     return result
 
 
+def requires_gradients(cx: Context, args: list[Value]) -> bool:
+    return any(isinstance(a, TensorValue) and a.fake.requires_grad for a in map(cx.force, args))
+
+
 def call_reentrant(cx: Context, function: Value, args: list[Value]) -> Value:
     """Only tensors among the arguments themselves connect the function to autograd."""
-    if not torch.is_grad_enabled() or any(isinstance(a, TensorValue) and a.fake.requires_grad for a in args):
+    if not torch.is_grad_enabled() or requires_gradients(cx, args):
         return function.call(cx, args, {})
     return DecoratedValue(GradModeContext(torch.no_grad, False), function).call(cx, args, {})
 

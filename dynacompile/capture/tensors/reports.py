@@ -166,6 +166,11 @@ def are_errors() -> bool:
     return any(action == "error" for action, *_ in warnings.filters)
 
 
+def refuse_errors(cx: Context) -> None:
+    if cx.flag("any(action == 'error' for action, *_ in warnings.filters)", are_errors).truth(cx):
+        raise unsupported("logging", "warnings.warn(), while a filter turns warnings into errors,")
+
+
 @handles(warnings.warn)
 def row_warn(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     require(cx, "warnings.warn()")
@@ -181,8 +186,7 @@ def row_warn(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not isinstance(message, (ConstantValue, DeferredText)) or not isinstance(level, int) or not isinstance(source, ConstantValue):
         raise unsupported("logging", "warnings.warn() of an object")
     kind = UserWarning if kind is None else kind
-    if cx.flag("any(action == 'error' for action, *_ in warnings.filters)", are_errors).truth(cx):
-        raise unsupported("logging", "warnings.warn(), while a filter turns warnings into errors,")
+    refuse_errors(cx)
     depth = len(cx.frames) - max(level, 1)
     if depth >= 0:
         frame = cx.frames[depth]
@@ -201,3 +205,11 @@ class WarnAt:
         registry = self.table.setdefault("__warningregistry__", {})
         module = self.table.get("__name__") or "<string>"
         warnings.warn_explicit(message, self.category, *place, module=module, registry=registry)
+
+
+def warn_from(cx: Context, function: types.FunctionType, message: str) -> None:
+    """Warns as a function of a library does that is not followed: once in a process, as Python's own filter has it for one place."""
+    require(cx, "warnings.warn()")
+    refuse_errors(cx)
+    place = (function.__code__.co_filename, function.__code__.co_firstlineno)
+    replayed(cx, WarnAt(function.__globals__, UserWarning), [ConstantValue(message), cx.of(place)])

@@ -1,8 +1,9 @@
 """Functions that torch.jit.script made: the Python function that each was made of is followed, with the arguments that the script takes.
 
 A script is checked when it is made: it reads no global numbers, and each of its arguments has a type. Arguments of these types are the same to both; an int
-for a float is converted, as the script does. Functions that it calls are those of that time, so none may have been replaced since. Lists and classes are left
-to the script, and so is what torch.jit.trace made: what that computes is what one call did, and not what the function says.
+for a float is converted, as the script does, and so is a list for a tuple; a list is copied. Functions that it calls are those of that time, so none may have
+been replaced since. Dicts and classes are left to the script, and so is what torch.jit.trace made: what that computes is what one call did, and not what the
+function says.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue, RefusedValue
+from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.source import Constant, Source
 from dynacompile.private import of_torch
@@ -70,7 +72,28 @@ class ScriptedFunction(CallableValue):
             return ConstantValue(float(value.value))
         if wanted in NUMBERS and cls is NUMBERS[wanted]:
             return value
+        parts = parts_of(wanted) if cls in (list, tuple) and isinstance(value, SequenceValue) else None
+        if parts is not None:
+            items = value.elements(cx)
+            if wanted.startswith("List["):
+                return ListValue([self.taken(cx, parts[0], item) for item in items])
+            if len(items) == len(parts):
+                return TupleValue([self.taken(cx, part, item) for part, item in zip(parts, items)])
         raise unsupported("unknown-function", f"{self.describe()} with {value.describe()} for an argument of type {kind or 'unknown'}")
+
+
+def parts_of(kind: str) -> list[str] | None:
+    """The types between the brackets of `Tuple[...]` or `List[...]`; None of other types."""
+    if not kind.startswith(("Tuple[", "List[")):
+        return None
+    found, depth = [""], 0
+    for letter in kind[kind.index("[") + 1 : -1]:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [part.strip() for part in found]
 
 
 @wraps(torch.jit.ScriptFunction)

@@ -1,10 +1,12 @@
-"""torch.func.vmap, grad and grad_and_value: the function becomes a graph of its own, and the transform of it one operation of the frame's graph.
+"""torch.func.vmap, grad and grad_and_value: the function becomes a graph of its own, and the transform of it one operation of the frame's graph. Functions that
+transforms have made outside of the frame, those of derivatives.py among them, are transformed anew.
 
 What the function reads of the frame around it is passed in, unmapped and without derivatives.
 """
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +17,12 @@ from dynacompile.capture.tensors.bodies import Function, leaves, refilled
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value, bind_arguments
 from dynacompile.capture.values.constant import ConstantValue
-from dynacompile.capture.values.functions import CallableValue
+from dynacompile.capture.values.functions import SPECIAL, CallableValue, FunctionValue, function_value
 from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.rows import HANDLERS, handles
 from dynacompile.capture.values.sequence import SequenceValue, TupleValue
+from dynacompile.ir.guard_facts import function_facts
+from dynacompile.ir.source import Source
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
@@ -87,6 +91,8 @@ def run_vmap(
             return part.clone() if part.requires_grad else torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=part.device)
 
     body = Function(cx, "vmap", function, args, kwargs, range(len(args)), alone if cx.manner.bodies_write else example, writes=True)
+    if isinstance(body.result, TensorValue) and isinstance(out_dims, TupleValue) and len(out_dims.items) == 1:  # as vmap takes it
+        out_dims = out_dims.settled(0)
     made_dims = dims_of(out_dims, body.result, False)
     every = (*dims, *(None for _ in body.rest))
 
@@ -104,7 +110,7 @@ def dims_of(dims: Value, structure: Value, may_be_constant: bool) -> list[int | 
             raise unsupported("would-raise", "vmap over what is no tensor, or by a dimension that is no int")
         return [dims.value] * len(leaves(structure))
     if isinstance(dims, SequenceValue) and isinstance(structure, SequenceValue) and len(dims.items) == len(structure.items):
-        pairs = list(zip(dims.items, structure.items))
+        pairs = [(dims.settled(i), structure.settled(i)) for i in range(len(dims.items))]
     elif isinstance(dims, DictValue) and isinstance(structure, DictValue) and list(dims.content) == list(structure.content):
         pairs = [(dims.settled(key), structure.settled(key)) for key in structure.content]
     else:
@@ -114,7 +120,7 @@ def dims_of(dims: Value, structure: Value, may_be_constant: bool) -> list[int | 
 
 def has_only_tensors(value: Value) -> bool:
     if isinstance(value, SequenceValue):
-        return all(map(has_only_tensors, value.items))
+        return all(has_only_tensors(value.settled(i)) for i in range(len(value.items)))
     if isinstance(value, DictValue):
         return all(has_only_tensors(value.settled(key)) for key in value.content)
     return isinstance(value, TensorValue)
@@ -182,3 +188,33 @@ def run_grad(cx: Context, function: Value, args: list[Value], kwargs: dict[str, 
 
 grad_row(torch.func.grad, False)
 grad_row(torch.func.grad_and_value, True)
+
+
+class TransformedFunction(FunctionValue):
+    """`per_sample = vmap(grad(loss))`, made before the frame runs: torch's own function around the user's, with the transform's arguments in its closure."""
+
+    transform: Callable[..., Any]
+
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        made_with = {name: cell.read(cx) for name, cell in zip(self.code.co_freevars, self.closure) if name not in NOT_ARGUMENTS}
+        return HANDLERS[self.transform](cx, [made_with.pop("func")], made_with).call(cx, args, kwargs)
+
+
+MADE_BY = {made(len).__code__: made for made in (torch.func.vmap, torch.func.grad, torch.func.grad_and_value, torch.func.jacrev, torch.func.jacfwd)}
+"""Transforms by the code of what they return. That of `hessian` is jacfwd's."""
+NOT_ARGUMENTS = ("eager_transforms", "_preallocate_and_copy")
+"""In the closures of transforms: a module, and a way to compute the same in less memory."""
+
+
+def transformed_function(cx: Context, real: types.FunctionType, source: Source) -> Value | None:
+    transform = MADE_BY.get(real.__code__)
+    if transform is None:
+        return None
+    cx.guard("FUNCTION", source, function_facts(real, cx.root_scope.table))
+    plain = function_value(cx, real, source)
+    made = TransformedFunction(plain.code, plain.scope, plain.name, plain.defaults, plain.kwdefaults, plain.closure, real, source)
+    made.transform = transform
+    return made
+
+
+SPECIAL.insert(0, transformed_function)
