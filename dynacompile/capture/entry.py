@@ -37,7 +37,7 @@ from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
 from dynacompile.capture.tensors.function_modes import DeviceMode
 from dynacompile.capture.tensors.gradients import HookLeaves, Hooks
 from dynacompile.capture.tensors.marked_functions import RunsWhole
-from dynacompile.capture.tensors.restarting import CannotRestart, restarts_of
+from dynacompile.capture.tensors.restarting import CannotRestart, may_restart, restarts_of
 from dynacompile.capture.tensors.torch_functions import refusal
 from dynacompile.capture.tensors.torch_modes import TurnsOnGradients
 from dynacompile.capture.tensors.wrappers import WrapperTensor, leave_of
@@ -233,7 +233,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
             raise NeedsSymbols(numbers=numbers)
         if attempt.broke is not None and attempt.raised is None and manner.if_whole:
             raise located(attempt.broke)
-        fewer = assumable(attempt.cx)
+        fewer = assumable(attempt.cx, may_restart)
         if fewer is None and attempt.broke is not None and asked and not manner.loops and goes_round(attempt.cx):
             raise NeedsSymbols(loops=True)
         if fewer is None and (attempt.broke is None or attempt.raised is not None):

@@ -15,7 +15,7 @@ import torch
 
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.refused_numbers import holds
-from dynacompile.capture.tensors.entry_conditions import MOST_IN_CLAUSES, is_inside
+from dynacompile.capture.tensors.entry_conditions import LOOKUPS, MOST_IN_CLAUSES, is_inside
 from dynacompile.capture.tensors.restarting import may_restart
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.classes import ClassValue
@@ -73,7 +73,6 @@ FEW_KERNELS = frozenset(
     }
 )
 """Types for which CPUs have no kernels of most operators."""
-LOOKUPS = (torch.nn.functional.embedding, operator.getitem)
 LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_CHECK", "BUILD_TUPLE"})
 
 

@@ -36,6 +36,13 @@ HARMLESS = frozenset(
     """.split()
 )
 """Operations that do not mind what is in their tensors: they raise nothing, and stop no device, whatever the values are."""
+RAISE = frozenset(
+    """
+    gather take_along_dim index_select embedding getitem take nll_loss cross_entropy binary_cross_entropy one_hot
+    bernoulli binomial multinomial normal poisson _sample_dirichlet _standard_gamma
+    """.split()
+)
+"""Operations that raise where their values are no places, no probabilities, or no parameters of a distribution, and are harmless but for that."""
 DRAWS = frozenset({"normal_", "uniform_"})  # harmless into a new tensor, with bounds that are numbers
 VIEWS = frozenset({"data", "T", "mT", "H", "mH"})
 WRITES = DRAWS | {"setitem"}
@@ -67,13 +74,16 @@ class Inside:
         self.nodes: set[torch.fx.Node] = set()
 
 
-def assumable(cx: Context) -> int | None:
+def assumable(cx: Context, restarts: Callable[[Context, str], bool]) -> int | None:
     """How many of the assumptions may be made; None for all: from the first one on, up to the end or a break, the graph has to run through where it
-    does not hold, and change nothing that was there before. The last one before an operation that is not harmless is asked before it."""
+    does not hold, or raise so that the call starts again, and change nothing that was there before. The last one before another operation is asked before it.
+
+    restarts: whether calls start again where the operation of a name raises.
+    """
     inside, shown = cx.state(Inside).nodes, Shown(cx)
     flags, fewer, made = [one.condition.node for one in cx.effects.assumed], cx.effects.overtaken(), 0  # type: ignore[attr-defined]
     for node in cx.recorder.graph.nodes:
-        if made and node not in inside and (not passes(node) or shown.changes_by(node)):
+        if made and node not in inside and (not passes(node) and not (raises_alone(node) and restarts(cx, name_of(node))) or shown.changes_by(node)):
             return made - 1 if fewer is None else min(made - 1, fewer)
         made += flags.count(node)
     return fewer
@@ -104,6 +114,12 @@ def is_told_by_constants(one: Assumed) -> bool:
 def passes(node: torch.fx.Node) -> bool:
     """Whether the operation may run where an assumption does not hold: it is harmless, or changes a tensor of the graph in place."""
     return is_harmless(node) or node.op != "placeholder" and is_in_place(name_of(node)) and is_own(node.args[0])
+
+
+def raises_alone(node: torch.fx.Node) -> bool:
+    """Whether all that the operation does beside its result is to raise, by its values: so it is on CPUs, where GPUs would stop."""
+    made = next((part for part in of_torch.tree_leaves(node.meta.get("val")) if isinstance(part, torch.Tensor)), None)
+    return name_of(node) in RAISE and "out" not in node.kwargs and made is not None and made.device.type == "cpu"
 
 
 def writes(name: str) -> bool:

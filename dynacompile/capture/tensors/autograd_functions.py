@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynacompile.capture.breaks import unsupported
-from dynacompile.capture.tensors.followed_functions import followed
+from dynacompile.capture.tensors.followed_functions import behind_once, followed
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value
@@ -76,10 +76,11 @@ class ApplyValue(CallableValue):
                 raise unsupported("autograd-function", f"{self.describe()}, whose {name} is given the class,")
             if name == "setup_context" and self.cls.setup_context is torch.autograd.Function.setup_context:  # type: ignore[attr-defined]
                 continue
-            part = getattr(part, "__func__", part)
+            part, source = getattr(part, "__func__", part), Attr(Constant(self.cls, self.cls.__qualname__), name)
+            part, place = behind_once(cx, part, source) or (part, source)
             if not isinstance(part, types.FunctionType) or is_trusted(part.__module__):
                 raise unsupported("autograd-function", f"{self.describe()}, whose {name} is not given,")
-            guard_part(cx, part, Attr(Constant(self.cls, self.cls.__qualname__), name), self.describe(), seen)
+            guard_part(cx, part, place, self.describe(), seen)
         return any("set_materialize_grads" in names for code in seen for names in all_names(code))
 
     def try_backward(self, cx: Context, apply: Callable[..., Any], fakes: list[Any]) -> None:

@@ -26,7 +26,7 @@ from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue, decides
 from dynacompile.capture.tensors.torch_modes import TorchModes
-from dynacompile.capture.values.constant import is_none
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.sequence import SequenceValue
 from dynacompile.ir.source import Applied
 from dynacompile.private import of_torch
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.recording import Recording
     from dynacompile.ir.captured import Guard
 
+LOOKUPS = (torch.nn.functional.embedding, operator.getitem)
 MOST_CONDITIONS = 2  # of an input
 MOST_IN_CLAUSES = 8  # of an input, where a break is the alternative
 MOST_ANSWERS = 4  # entries of a frame
@@ -108,9 +109,24 @@ def decided(cx: Context, condition: TensorValue) -> bool | None:
 
 
 def look_up(cx: Context, target: object, made: Value, args: Sequence[Value], kwargs: Mapping[str, Value]) -> None:
-    """Notes of an embedding, and of a tensor that tensors index, that it raises nothing and writes nothing, where guards say so."""
-    if isinstance(made, TensorValue) and is_inside(cx, target, args, kwargs, MOST_CONDITIONS):
+    """Notes of an embedding, and of a tensor that tensors index, that it raises nothing and writes nothing, where guards say so; of `gather` on GPUs,
+    which an error would stop."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if isinstance(made, TensorValue) and (
+        target in LOOKUPS
+        and is_inside(cx, target, args, kwargs, MOST_CONDITIONS)
+        or name == "gather"
+        and made.fake.device.type != "cpu"
+        and gathers_inside(cx, args, kwargs)
+    ):
         cx.state(Inside).nodes.add(made.node)
+
+
+def gathers_inside(cx: Context, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+    if len(args) != 3 or kwargs or not isinstance(args[0], TensorValue) or not isinstance(args[2], TensorValue) or not isinstance(args[1], ConstantValue):
+        return False
+    size = args[0].fake.size(args[1].value) if args[0].fake.dim() else 0
+    return type(size) is int and bool(answer_to(cx, args[2], size))
 
 
 def is_inside(cx: Context, target: object, args: Sequence[Value], kwargs: Mapping[str, Value], most: int) -> bool:

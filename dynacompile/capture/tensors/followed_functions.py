@@ -22,14 +22,16 @@ from dynacompile.capture.values.base import Method, Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.descriptors import class_source
 from dynacompile.capture.values.sequence import TupleValue
+from dynacompile.ir.guard_facts import identity
 from dynacompile.ir.namespaces import defines
-from dynacompile.ir.source import Attr
+from dynacompile.ir.source import Attr, ClosureCell, Source
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
 
 NONE = ConstantValue(None)
+ONCE = torch.autograd.function.once_differentiable(len).__code__
 METHODS = frozenset({"save_for_backward", "mark_non_differentiable"})
 REFUSED = frozenset({"mark_dirty", "set_materialize_grads", "save_for_forward", "set_output_info"})
 
@@ -113,10 +115,19 @@ def followed(cx: Context, cls: type, args: list[Value]) -> Value:
         [held.index(n) for n in read],
         [i for i, o in enumerate(made) if o in ctx.fixed],
         [slots.get(n) for n in given],
+        getattr(cls.backward, "__code__", None) is ONCE,  # type: ignore[attr-defined]
     )
     found = iter(cx.op("call_function", plan.operation(cls.__name__), around(given), {}).elements(cx))
     back = [next(found) if isinstance(o, TensorValue) else o for o in outputs]
     return TupleValue(back) if isinstance(result, TupleValue) else back[0]
+
+
+def behind_once(cx: Context, function: Any, source: Source) -> tuple[Any, Source] | None:
+    """The user's backward behind torch's `once_differentiable`, and where it is; None of all others."""
+    if getattr(function, "__code__", None) is not ONCE:
+        return None
+    cx.guard("ID", source, identity(function))
+    return function.__closure__[0].cell_contents, ClosureCell(source, ONCE.co_freevars[0], 0)
 
 
 def outputs_of(cx: Context, result: Value) -> list[Value]:
@@ -125,13 +136,14 @@ def outputs_of(cx: Context, result: Value) -> list[Value]:
 
 def static_method(cx: Context, cls: type, name: str, args: list[Value]) -> Value:
     """cls.name(*args)"""
-    raw = cx.lookup(cls, name)
+    raw: Any = cx.lookup(cls, name)
     if isinstance(raw, classmethod) and isinstance(raw.__func__, types.FunctionType):
         method = class_source(cls, name)
         return cx.call_real(raw.__func__, Attr(method, "__func__"), [cx.class_value(cls, None), *args])
     if not isinstance(raw, staticmethod):
         raise unsupported("autograd-function", f"{cls.__qualname__}.apply, whose {name} is no static method,")
-    return cx.call_real(raw.__func__, class_source(cls, name), args)
+    function, source = behind_once(cx, raw.__func__, class_source(cls, name)) or (raw.__func__, class_source(cls, name))
+    return cx.call_real(function, source, args)
 
 
 def run_forward(cx: Context, ctx: FunctionContext, args: list[Value]) -> Value:
@@ -172,6 +184,7 @@ class Plan:
 
     forward: of the operands; gives `count` results, then what backward reads beside these. backward: of the gradients of the results, then what it reads:
     `saved` says which of operands, results and the rest. fixed: results without a gradient. slots: for each operand the gradient of it, None for none.
+    once: the gradients have none themselves.
     """
 
     forward: torch.fx.GraphModule
@@ -180,9 +193,11 @@ class Plan:
     saved: list[int]
     fixed: list[int]
     slots: list[int | None]
+    once: bool
 
     def operation(self, name: str) -> Callable[..., tuple]:
-        function = type(name, (torch.autograd.Function,), {"forward": staticmethod(self.run_forward), "backward": staticmethod(self.run_backward)})
+        backward = torch.autograd.function.once_differentiable(self.run_backward) if self.once else self.run_backward
+        function = type(name, (torch.autograd.Function,), {"forward": staticmethod(self.run_forward), "backward": staticmethod(backward)})
 
         def apply(*operands: torch.Tensor) -> tuple:
             return function.apply(*operands)  # type: ignore[attr-defined]
