@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -45,6 +46,16 @@ class RegionInfo:
     stands_for: bool = False  # that code only calls what the compile was asked for, whose own call is no frame that is compiled
     key: tuple[Any, ...] = ()  # of the user's dispatch, for whose bucket this is
     in_config: bool = False  # whoever compiled it gave it the name by which a config knows it
+    again: tuple[Any, ...] = ()  # what compiles the region's function again where a pickle is loaded, and its arguments behind the function
+
+    def reduced(self, region: Any) -> str | tuple[Any, tuple]:
+        """How `region` is pickled: by its name where that leads to it, as functions are; else as its function, which the pickler takes or refuses as it
+        does without us, and what compiles it."""
+        if not self.again or named_object(region.__module__, region.__qualname__) is region:
+            return str(region.__qualname__)
+        function = region._region_function.__wrapped__ if self.stands_for else region._region_function
+        compile_again, *options = self.again
+        return compile_again, (function, *options)
 
     def views(self, region: Any) -> tuple[BucketView, ...]:
         """The buckets of `region`: one, or one for each key of its dispatch."""
@@ -95,6 +106,14 @@ class EntryInfo:
     graph: int
     lookup_ns: tuple[float, float]
     bytes: int
+
+
+def named_object(module: str | None, path: str) -> Any:
+    """What a pickle finds by these names; None where there is nothing."""
+    found: Any = sys.modules.get(module or "")
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def buckets_of(region: Any) -> tuple[BucketView, ...]:

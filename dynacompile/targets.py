@@ -36,9 +36,11 @@ def compile_function(fn: Callable[..., Any], config: CompileConfig, dispatch: Di
     fn, in_config = original(fn), name is not None
     if has_no_frame(fn):
         made = standing_for(fn)
-        return make_region(made, config, fn, name or made.__name__, dispatch, made.__code__, stands_for=True, in_config=in_config)
+        region = make_region(made, config, fn, name or made.__name__, dispatch, made.__code__, stands_for=True, in_config=in_config)
+        return compiled_again_from_pickles(region, config, dispatch, name)
     if isinstance(fn, FunctionType):
-        return make_region(fn, config, fn, name or qualified(fn), dispatch, target_of(fn), in_config=in_config)
+        region = make_region(fn, config, fn, name or qualified(fn), dispatch, target_of(fn), in_config=in_config)
+        return compiled_again_from_pickles(region, config, dispatch, name)
     if isinstance(fn, MethodType) and isinstance(inner := original(fn.__func__), FunctionType):
         return MethodType(make_region(inner, config, inner, name or qualified(inner), of_method(dispatch), target_of(inner), in_config=in_config), fn.__self__)
     if isinstance(fn, (staticmethod, classmethod)):
@@ -49,6 +51,14 @@ def compile_function(fn: Callable[..., Any], config: CompileConfig, dispatch: Di
     if isinstance(call, FunctionType):
         return MethodType(make_region(call, config, type(fn), name or type(fn).__qualname__, of_method(dispatch), target_of(call), in_config=in_config), fn)
     raise ConfigError(f"compile() takes what can be called: a function, a method, an nn.Module, a class or an object with __call__, not {fn!r}")
+
+
+def compiled_again_from_pickles(region: Any, *options: Any) -> Any:
+    """The region, which a pickle holds as its function and the options where no name leads to it: a function of another function for cloudpickle, or one
+    beside which the compiled one has a name of its own."""
+    if (state := getattr(region, "_region_state", None)) is not None:
+        state.owner.again = (compile_function, *options)
+    return region
 
 
 def has_no_frame(fn: Any) -> bool:

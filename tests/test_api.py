@@ -3,7 +3,10 @@
 import abc
 import copy
 import inspect
+import io
+import marshal
 import pickle
+import types
 
 import pytest
 import torch
@@ -123,6 +126,54 @@ def test_a_function_keeps_its_face():
     torch.testing.assert_close(compiled(x(), factor=3.0), scaled(x(), 3.0))
     with pytest.raises(TypeError, match="scaled"):
         compiled()
+
+
+def sign_of(t):
+    return bool(t.sum() > 0)
+
+
+also_scaled = dynacompile.compile(scaled, backend="eager", options={"precise": True})
+compiled_sine = dynacompile.compile(torch.sin, backend="eager")
+scaled_by_sign = dynacompile.compile(scaled, backend="eager", dispatch=sign_of)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "eager"), [(also_scaled, scaled), (compiled_sine, torch.sin), (scaled_by_sign, scaled)], ids=["function", "in-c", "dispatch"]
+)
+def test_what_is_compiled_under_another_name_is_pickled_as_its_function_and_options(compiled, eager):
+    loaded = pickle.loads(pickle.dumps(compiled))
+    torch.testing.assert_close(loaded(x()), eager(x()))
+    assert loaded is not compiled and len(dynacompile.cache_entries(loaded)) == 1
+    assert loaded._region_state.owner.config == compiled._region_state.owner.config
+    assert copy.copy(compiled) is compiled and copy.deepcopy(compiled) is compiled
+
+
+def function_of(code, name, cells):
+    return types.FunctionType(marshal.loads(code), globals(), name, None, tuple(map(types.CellType, cells)))
+
+
+class PicklerOfFunctions(pickle.Pickler):
+    """Takes functions of functions by their code, as cloudpickle does."""
+
+    def reducer_override(self, given):
+        if not isinstance(given, types.FunctionType) or "<locals>" not in given.__qualname__:
+            return NotImplemented
+        return function_of, (marshal.dumps(given.__code__), given.__name__, [cell.cell_contents for cell in given.__closure__ or ()])
+
+
+def test_what_is_compiled_inside_of_a_function_is_pickled_as_the_pickler_takes_functions():
+    factor = 5
+
+    def times(t):
+        return t * factor
+
+    compiled, file = dynacompile.compile(times, backend="eager"), io.BytesIO()
+    PicklerOfFunctions(file).dump(compiled)
+    loaded = pickle.loads(file.getvalue())
+    assert torch.equal(loaded(x()), times(x())) and len(dynacompile.cache_entries(loaded)) == 1
+    for refused in (times, compiled):
+        with pytest.raises(AttributeError, match="Can't pickle local object"):
+            pickle.dumps(refused)
 
 
 def test_as_a_decorator_with_and_without_options():

@@ -369,10 +369,25 @@ PyObject* get_buckets(PyObject* self, void*) {
 
 PyObject* region_repr(PyObject* self) { return PyUnicode_FromFormat("<compiled %R>", reinterpret_cast<Region*>(self)->function); }
 
-// Pickles and copies as the function does: by its qualified name, under which a decorator put this region.
-PyObject* region_reduce(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
+// Pickles as the function does, by its qualified name, under which a decorator put this region; the owner of its state says otherwise where that name is another
+// object's.
+PyObject* region_reduce(PyObject* self, PyObject*) {
+    Region* region = reinterpret_cast<Region*>(self);
+    if (!region->state || region->state->owner == Py_None) return PyObject_GetAttrString(self, "__qualname__");
+    const PyRef owner = PyRef::share(region->state->owner);
+    return PyObject_CallMethod(owner.get(), "reduced", "O", self);
+}
 
-PyMethodDef region_methods[] = {{"__reduce__", boundary<region_reduce>, METH_NOARGS, nullptr}, {"__dir__", boundary<region_dir>, METH_NOARGS, nullptr}, {nullptr}};
+// A copy of a function is the function.
+PyObject* region_copy(PyObject* self, PyObject*) { return Py_NewRef(self); }
+
+PyMethodDef region_methods[] = {
+    {"__reduce__", boundary<region_reduce>, METH_NOARGS, nullptr},
+    {"__copy__", boundary<region_copy>, METH_NOARGS, nullptr},
+    {"__deepcopy__", boundary<region_copy>, METH_O, nullptr},
+    {"__dir__", boundary<region_dir>, METH_NOARGS, nullptr},
+    {nullptr},
+};
 
 PyMemberDef region_members[] = {
     {"_region_function", T_OBJECT, offsetof(Region, function), READONLY, "the function that the region runs"},
