@@ -279,3 +279,62 @@ def test_a_frame_behind_a_break_starts_again_itself():
     compiled = dynacompile.compile(program, isolate_recompiles=True, backend="eager")
     for places in PLACES:
         assert_same("result", compiled(torch.ones(2), places), program(torch.ones(2), places), None, None)
+
+
+FULL = torch.OutOfMemoryError
+
+
+@torch.library.custom_op("restarts_test::on_a_full_device", mutates_args=())
+def on_a_full_device(x: torch.Tensor, room: int) -> torch.Tensor:
+    if x.numel() > room:
+        raise torch.OutOfMemoryError("out of memory")
+    return x * 2
+
+
+@on_a_full_device.register_fake
+def _(x, room):
+    return torch.empty_like(x)
+
+
+def takes_less(x, size, counts):
+    counts += 1
+    try:
+        y = torch.zeros(size) + x.sum()
+    except FULL:
+        return "full"
+    except (RuntimeError, ValueError):
+        return counts * 2
+    return y, counts * 3
+
+
+def in_halves(x, size, counts):
+    try:
+        y = on_a_full_device(x, min(size, 4))
+    except (torch.cuda.OutOfMemoryError, MemoryError):
+        return [on_a_full_device(part, 3) for part in x.chunk(2)]
+    return y
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+@pytest.mark.parametrize("program", [takes_less, in_halves])
+def test_memory_that_runs_out_is_taken_by_clauses_that_name_it(program, backend):
+    compiled, told = dynacompile.compile(program, backend=backend, isolate_recompiles=True), []
+    for run in (compiled, program):
+        counts = torch.zeros(1)
+        told.append([run(torch.ones(length), size, counts) for length, size in ((4, 4), (4, 2**46), (6, 4), (4, 2**46), (4, 2**45), (4, 5))])
+        told[-1].append(counts)
+    assert_same("outcomes", *told, None, None)
+
+
+def test_clauses_for_other_builtin_errors_cost_no_guard():
+    def program(x):
+        try:
+            y = x.sin()
+        except (ValueError, KeyError):
+            y = x
+        return y
+
+    compiled = dynacompile.compile(program, backend="eager", isolate_recompiles=True)
+    compiled(torch.ones(2))
+    (entry,) = dynacompile.cache_entries(compiled)
+    assert "ValueError" not in str(entry) and "KeyError" not in str(entry)

@@ -38,6 +38,9 @@ OF_PYTHON: Sequence[type] = (ValueError, ZeroDivisionError, OverflowError)
 """What Python's functions raise of numbers that are read from tensors."""
 OF_A_MATRIX: Sequence[type] = (*ERRORS, torch.linalg.LinAlgError)
 WITHOUT_KERNELS: Sequence[type] = (*ERRORS, NotImplementedError)
+OUT_OF_MEMORY = torch.OutOfMemoryError
+"""What any operation may raise on a GPU. Clauses that name it expect it; one for RuntimeError or Exception may stand around a whole model, and counts for
+the operations that are listed here."""
 OF_MATRICES = frozenset(
     """
     cholesky cholesky_ex cholesky_inverse cholesky_solve eig eigh eigvals eigvalsh inv inv_ex inverse ldl_factor ldl_factor_ex ldl_solve lstsq
@@ -89,7 +92,7 @@ def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, arg
     elif name in NAMES and may_raise(target, name.removeprefix("linalg_"), args):
         errors = OF_A_MATRIX if name.removeprefix("linalg_") in OF_MATRICES else ERRORS
     else:
-        return
+        errors = ()
     for frame in frames:
         if any(takes(frame, handler, errors) for handler in handlers_around(frame.decoded, frame.current)):
             if not may_restart(cx, name) and not (target in LOOKUPS and is_inside(cx, target, args, kwargs, MOST_IN_CLAUSES)):
@@ -144,28 +147,35 @@ def handlers_around(decoded: Decoded, instr: Instr) -> Iterator[Handler]:
 
 
 def takes(frame: SymbolicFrame, handler: Handler, errors: Sequence[type]) -> bool:
-    """Whether a handler is an `except` clause for one of the errors. One that can't be read counts as such."""
+    """Whether a handler is an `except` clause for one of the errors, or for memory that runs out. One that can't be read counts as such, where there are
+    errors."""
     instrs, at = frame.decoded.instrs, handler.target.index
     if instrs[at].op != "PUSH_EXC_INFO":
         return False
     at += 1
     if instrs[at].op == "POP_TOP":  # `except:`
-        return True
+        return bool(errors)
     while True:
         begin = at
         while instrs[at].op in LOADS:
             at += 1
         if any(one.op == "CHECK_EG_MATCH" for one in instrs[begin : begin + 10]):
-            return True
+            return bool(errors)
         if instrs[at].op != "CHECK_EXC_MATCH":  # `finally:`, `with`, or what follows the last clause
             return False
-        wanted = named(frame, instrs[begin:at])
-        if wanted is None or matches(wanted, errors):
+        wanted = named(frame, instrs[begin:at]) if errors or not are_builtins(frame, instrs[begin:at]) else None
+        if wanted is None and errors or wanted is not None and matches(wanted, errors):
             return True
         jump = next(one for one in instrs[at:] if one.op.startswith("POP_JUMP"))
         if jump.target is None:
-            return True
+            return bool(errors)
         at = jump.target.index
+
+
+def are_builtins(frame: SymbolicFrame, loads: Sequence[Instr]) -> bool:
+    """Whether all classes before a match are builtins, of which none is OUT_OF_MEMORY: no guard is needed to know that."""
+    names = [frame.code.co_names[instr.arg >> 1] for instr in loads if instr.op == "LOAD_GLOBAL"]
+    return all(name not in frame.scope.table for name in names) and all(instr.op in ("LOAD_GLOBAL", "BUILD_TUPLE") for instr in loads)
 
 
 def named(frame: SymbolicFrame, loads: Sequence[Instr]) -> Value | None:
@@ -189,4 +199,6 @@ def named(frame: SymbolicFrame, loads: Sequence[Instr]) -> Value | None:
 
 def matches(wanted: Value, errors: Sequence[type]) -> bool:
     parts = wanted.items if isinstance(wanted, TupleValue) else [wanted]
-    return any(not isinstance(part, ClassValue) or any(issubclass(error, part.real) for error in errors) for part in parts)
+    if any(isinstance(part, ClassValue) and part.real is OUT_OF_MEMORY for part in parts):
+        return True
+    return any(not isinstance(part, ClassValue) and errors or any(issubclass(error, part.real) for error in errors) for part in parts)
