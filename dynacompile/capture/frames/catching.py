@@ -201,4 +201,4 @@ def matches(wanted: Value, errors: Sequence[type]) -> bool:
     parts = wanted.items if isinstance(wanted, TupleValue) else [wanted]
     if any(isinstance(part, ClassValue) and part.real is OUT_OF_MEMORY for part in parts):
         return True
-    return any(not isinstance(part, ClassValue) and errors or any(issubclass(error, part.real) for error in errors) for part in parts)
+    return bool(errors) and any(not isinstance(part, ClassValue) or any(issubclass(error, part.real) for error in errors) for part in parts)
