@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.exceptions import _TunerExitException
 from rich.console import Console
 
 import dynacompile
+from dynacompile.background import BACKGROUND
 from dynacompile.callbacks.auto import Search, as_config
 from dynacompile.callbacks.communication import Communication
 from dynacompile.callbacks.globs import check_module, resolve
@@ -290,6 +291,7 @@ class DynamoCallback(Callback):
             modes=self.modes,
             modules=tuple(name for name in self.run.names if name not in idle),
             idle=tuple(name for name in idle if name in self.run.modules),  # a step that no loop called was not to run
+            waiting=BACKGROUND.waiting(),
             losses=losses,
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,

@@ -132,7 +132,7 @@ def to_gain(record: RunRecord) -> list[Advice]:
         found.setdefault((setting, what), Advice(setting, what)).found.append((reason, seconds))
 
     for event in record.ledger.of(LimitHit):
-        add(event.override, "it has run as Python since its entries reached their limit", f"{event.frame}, {event.limit} entries")
+        add(event.override, "it has run as Python since its entries reached their limit", f"{event.frame}, {counted(event.limit, 'entry', 'entries')}")
     for event in record.ledger.recompiles:
         if event.override:
             add(event.override, "it prevents recompiles", event.frame, event.seconds)

@@ -125,11 +125,15 @@ class Ledger:
         is_served = all(event.region != region for _, event in self.seen)
         return any((event.region == region or is_served) and event.ops > 0 for event in self.of(events.Compiled))
 
+    def has_made(self, region: str) -> bool:
+        """Whether an entry was made for a module or step itself."""
+        return any(event.region == region for event in self.of(events.Compiled))
+
     def why_eager(self, region: str) -> str:
         """Why nothing is compiled of a module or step that was called."""
         reasons = [event.reason for event in self.of(events.FrameSkipped) if event.region == region]
         reasons += [f"[{event.code}] {event.reason}" for event in self.of(events.GraphBroke) if event.region == region]
-        if not reasons and all(event.region != region for event in self.of(events.Compiled)):
+        if not reasons and not self.has_made(region):
             return "the run ended before it was compiled"
         return reasons[0] if reasons else "it has no operations on tensors"
 
@@ -165,7 +169,14 @@ def row_of(batch: int, event: Event) -> Told | None:
             found = (f"[{event.code}] {event.reason}", "", event.site, 0.0, "the graph ends here, and Python goes on", event.hint)
         case events.LimitHit():
             subject, change = changes(event.failed or (event.guard,))
-            found = (f"limit of {event.limit} entries: {subject}", change, event.frame, 0.0, "runs as Python from now on", event.override)
+            found = (
+                f"limit of {event.limit} {'entry' if event.limit == 1 else 'entries'}: {subject}",
+                change,
+                event.frame,
+                0.0,
+                "runs as Python from now on",
+                event.override,
+            )
         case events.FrameSkipped():
             found = (event.reason, "", event.site, 0.0, "runs as Python", "")
         case events.Evicted():

@@ -17,12 +17,13 @@ from dynacompile.callbacks.trials import COLUMNS as TRIAL_COLUMNS
 from dynacompile.callbacks.trials import Trial
 
 NOT_CALLED = "no call came through it: no step called it, or its forward was called instead"
+NOT_READY = "its programs were still built in the background when the run ended"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """modes: of what was to be compiled. modules: names of the modules and steps that are compiled. idle: those that no call came through. losses: the run's
-    last metrics with "loss" in their name, and those that its progress bar shows. steps: training batches run. notes: further rows of the screen, name and
+    """modes: of what was to be compiled. modules: names of the modules and steps that are compiled. idle: those that no call came through. waiting: those that
+    have a compile queued in the background. losses: the run's last metrics with "loss" in their name, and those that its progress bar shows. steps: training batches run. notes: further rows of the screen, name and
     text. ended: how the run ended, where it did not end by itself. trials: of compile=auto.
 
     timeline: the training batches as `record.timeline` has them. started: when the run began, as time.time(). measuring: from when to when steps were measured.
@@ -41,6 +42,7 @@ class Outcome:
     peak_bytes: int | None = None
     logs: tuple[str, ...] = field(default=())
     idle: tuple[str, ...] = ()
+    waiting: frozenset[str] = frozenset()
     notes: tuple[tuple[str, str], ...] = ()
     ended: str = ""
     trials: tuple[Trial, ...] = ()
@@ -53,7 +55,8 @@ class Outcome:
     def eager(self) -> Mapping[str, str]:
         """The modules and steps that were to be compiled and run as Python, each with the reason."""
         idle = dict.fromkeys(self.idle, NOT_CALLED)
-        return idle | {name: self.ledger.why_eager(name) for name in self.modules if not self.ledger.has_graph(name)}
+        late = {name: NOT_READY for name in self.modules if name in self.waiting and not self.ledger.has_made(name)}
+        return idle | late | {name: self.ledger.why_eager(name) for name in self.modules if name not in late and not self.ledger.has_graph(name)}
 
     @property
     def compiled(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import re
 import yaml
 
 from dynacompile.callbacks.origins import GROUP, has_group
-from dynacompile.events import Event, GuardFailed, LimitHit, Recompiled
+from dynacompile.events import Compiled, Event, Evicted, GuardFailed, LimitHit, Recompiled
 
 OF_MODULE = re.compile(rf"{GROUP}\.modules=\{{([^:]*): (.*)\}}", re.DOTALL)
 """A line of config with options of one module: its glob, which YAML may read as something else than a text, and the options."""
@@ -23,6 +23,8 @@ READ_AS = (
     (re.compile(r"\b_trainer\."), "trainer."),
 )
 """Paths that begin at a LightningModule, and what stands for them; the first that fits."""
+OF_OPTIMIZER = re.compile(r"update \(.*\bcallbacks[/\\]optimizer_step\.py:\d+\)")
+"""The frame of the function that clips and steps, which is no code of the user's."""
 
 
 def as_read(text: str) -> str:
@@ -51,10 +53,28 @@ def with_names(event: Event) -> Event:
     """The event as a user reads it. What it advises goes by paths."""
     match event:
         case Recompiled():
-            return dataclasses.replace(event, failed=tuple(map(as_read, event.failed)), expected=as_read(event.expected), done=as_read(event.done))
+            event = dataclasses.replace(event, failed=tuple(map(as_read, event.failed)), expected=as_read(event.expected), done=as_read(event.done))
         case LimitHit():
-            return dataclasses.replace(event, failed=tuple(map(as_read, event.failed)), guard=as_read(event.guard))
+            event = dataclasses.replace(event, failed=tuple(map(as_read, event.failed)), guard=as_read(event.guard))
         case GuardFailed():
-            return dataclasses.replace(event, source=as_read(event.source))
-        case _:
-            return event
+            event = dataclasses.replace(event, source=as_read(event.source))
+    return of_optimizer(event)
+
+
+def of_optimizer(event: Event) -> Event:
+    """An event of the function that clips and steps, told by the name of the optimizer's step; any other as it is."""
+    if not isinstance(event, (Compiled, Evicted, LimitHit, Recompiled)) or OF_OPTIMIZER.fullmatch(event.frame) is None:
+        return event
+    event = dataclasses.replace(event, frame=event.region)
+    match event:
+        case Recompiled():
+            failed = tuple(map(as_optimizer, event.failed))
+            return dataclasses.replace(event, failed=failed, site="", expected=as_optimizer(event.expected), done=as_optimizer(event.done))
+        case LimitHit():
+            return dataclasses.replace(event, failed=tuple(map(as_optimizer, event.failed)), guard=as_optimizer(event.guard))
+    return event
+
+
+def as_optimizer(text: str) -> str:
+    """A text with the optimizer in the place of what its `step` is a method of."""
+    return text.replace("step.__self__", "optimizer")

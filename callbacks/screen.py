@@ -60,7 +60,9 @@ def made(outcome: Outcome) -> Facts:
     rows += [("", line) for line in most_frequent(recompile_line(e) for e in ledger.recompiles)]
     if limits := list(ledger.of(events.LimitHit)):
         rows.append(("limits hit", f"{len(limits)}: eager from there on"))
-        rows += [("", line) for line in most_frequent(f"{e.frame}, {e.limit} entries: {e.guard}; to allow more: {e.override}" for e in limits)]
+        rows += [
+            ("", line) for line in most_frequent(f"{e.frame}, {counted(e.limit, 'entry', 'entries')}: {e.guard}; to allow more: {e.override}" for e in limits)
+        ]
     rows += outcome.notes
     return rows + [("tried" if i == 0 else "", trial.line()) for i, trial in enumerate(outcome.trials)]
 

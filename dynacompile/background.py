@@ -197,6 +197,13 @@ class Background:
                 with self.lock:
                     self.running = None
 
+    def waiting(self) -> frozenset[str]:
+        """The names of the regions that have a compile queued or under way."""
+        with self.lock:
+            jobs = [*self.jobs] + ([] if self.running is None else [self.running])
+        states = (job.live_state() for job in jobs)
+        return frozenset(state.owner.name for state in states if state is not None)
+
     def wait(self, timeout: float | None) -> bool:
         """Until nothing is queued and nothing runs; False after `timeout` seconds."""
         self.start()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from torch.utils.data import DataLoader, Dataset
 
+import dynacompile
 from dynacompile import events
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.paths import as_read
@@ -207,3 +210,34 @@ def test_under_anomaly_detection_the_reason_is_told_once(tmp_path, capsys):
     screen = " ".join(capsys.readouterr().out.split("╭")[-1].replace("│", " ").split())
     assert "training_step, validation_step, optimizer_step: [active-mode] autograd's anomaly detection is on, which is to see every operation" in screen
     assert screen.count("anomaly detection") == 1 and "left to Python" not in screen
+
+
+def test_an_optimizers_step_is_told_by_its_own_name(tmp_path, capsys):
+    """And not by the function of ours that clips and steps."""
+    callback = DynamoCallback(measure_steps=0)
+    trainer = L.Trainer(**{**QUIET, "max_epochs": 3}, default_root_dir=tmp_path, callbacks=[Restarts(), callback])
+    trainer.fit(Constant(), loader())
+    told = [event for event in callback.outcome.ledger.recompiles if event.region == "optimizer_step"]
+    assert told and all((event.frame, event.site) == ("optimizer_step", "") for event in told)
+    assert told[0].failed[0].startswith("optimizer.param_groups[0]['lr']: ")
+    printed = "".join(capsys.readouterr().out.split())
+    assert "optimizer_step:optimizer.param_groups[0]['lr']" in printed and "optimizer_step.py" not in printed
+
+
+def test_what_waits_in_the_background_is_not_told_as_compiled(tmp_path, capsys):
+    """The run ends before its programs are built: a step has no graph, though another may have one."""
+    release = threading.Event()
+
+    def slow(graph, inputs):
+        release.wait(60)
+        return graph.forward
+
+    try:
+        callback = DynamoCallback(background=True, backend=slow, measure_steps=0)
+        trainer = L.Trainer(**QUIET, max_steps=2, default_root_dir=tmp_path, callbacks=[callback])
+        trainer.fit(Constant(), loader())
+    finally:
+        release.set()
+        dynacompile.wait(60)
+    assert not callback.outcome.compiled
+    assert callback.outcome.eager["training_step"] == "its programs were still built in the background when the run ended"
