@@ -218,6 +218,7 @@ class CompiledModel(CompiledParts):
             arguments = {**self.arguments("optimizer_step", VARYING), "isolate_recompiles": True, "name": "optimizer_step"}
             with self.isolated():
                 step = OptimizerStep(own, arguments)
+            self.note_names(step.compiled, self.settings.globs_of_step("optimizer_step"))
             step.install()
             self.regions["optimizer_step"] = step
             self.optimizers.append(step)

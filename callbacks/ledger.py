@@ -169,14 +169,8 @@ def row_of(batch: int, event: Event) -> Told | None:
             found = (f"[{event.code}] {event.reason}", "", event.site, 0.0, "the graph ends here, and Python goes on", event.hint)
         case events.LimitHit():
             subject, change = changes(event.failed or (event.guard,))
-            found = (
-                f"limit of {event.limit} {'entry' if event.limit == 1 else 'entries'}: {subject}",
-                change,
-                event.frame,
-                0.0,
-                "runs as Python from now on",
-                event.override,
-            )
+            entries = "entry" if event.limit == 1 else "entries"
+            found = (f"limit of {event.limit} {entries}: {subject}", change, event.frame, 0.0, "runs as Python from now on", event.override)
         case events.FrameSkipped():
             found = (event.reason, "", event.site, 0.0, "runs as Python", "")
         case events.Evicted():

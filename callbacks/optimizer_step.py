@@ -19,6 +19,8 @@ VARYING = ("lr", "initial_lr", "momentum", "weight_decay")
 """What schedulers change in a group of parameters."""
 CYCLED = ("betas[0]",)
 """What those change besides that cycle the momentum: OneCycleLR, and CyclicLR. A symbol takes a part of a second, so others leave it a constant."""
+MOCK = "_MockOptimizer"
+"""The class of what Lightning puts in the place of an optimizer where there is none."""
 Step = Callable[..., Any]
 
 
@@ -94,6 +96,8 @@ class OptimizerStep:
         optimizer, kind = self.optimizer, type(self.optimizer).__name__
         if not isinstance(optimizer, Optimizer):
             return f"{kind} is no torch.optim.Optimizer"
+        if kind == MOCK:
+            return "the fit has no optimizer (configure_optimizers returned None)"
         if isinstance(optimizer, torch.optim.LBFGS):
             return f"{kind} calls its closure several times"
         if isinstance(optimizer, torch.optim.SparseAdam):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import MappingProxyType, MethodType
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from dynacompile.callbacks.globs import Target
 from dynacompile.callbacks.optimizer_step import OptimizerStep
 from dynacompile.callbacks.settings import CompileSettings, call_arguments, dispatch_arguments
 from dynacompile.config import CompileConfig
-from dynacompile.targets import nothing_compiled, was_called
+from dynacompile.targets import nothing_compiled, share_names, was_called
 
 dynacompile.leave_to_python(optimizer_step)
 dynacompile.leave_to_python(OptimizerStep.__call__, reason="an optimizer's step is compiled by itself")
@@ -61,8 +61,14 @@ class CompiledParts:
                 before = {name: target.module.__dict__.get(name) for name in ("_compiled_call_impl", "buckets")}
                 arguments = call_arguments(target.options) | dispatch_arguments(self.settings, target.name)
                 dynacompile.compile(target.module, inplace=True, name=target.name, **arguments)
+                self.note_names(target.module, target.globs)
                 self.modules[target.name], self._options[target.name] = target.module, target.options
                 self._own.callback(put_back, target.module, before)
+
+    def note_names(self, compiled: Any, globs: Sequence[str]) -> None:
+        """A tensor that `dynamic` names has to be there where `modules` says so of this part alone: a name that all parts share may be that of another."""
+        if not any("dynamic" in self.settings.overrides[glob] for glob in globs):
+            share_names(compiled)
 
     def arguments(self, name: str, varying: tuple[str, ...]) -> dict[str, Any]:
         """What compile() is called with for a step."""

@@ -60,9 +60,7 @@ def made(outcome: Outcome) -> Facts:
     rows += [("", line) for line in most_frequent(recompile_line(e) for e in ledger.recompiles)]
     if limits := list(ledger.of(events.LimitHit)):
         rows.append(("limits hit", f"{len(limits)}: eager from there on"))
-        rows += [
-            ("", line) for line in most_frequent(f"{e.frame}, {counted(e.limit, 'entry', 'entries')}: {e.guard}; to allow more: {e.override}" for e in limits)
-        ]
+        rows += [("", line) for line in most_frequent(map(limit_line, limits))]
     rows += outcome.notes
     return rows + [("tried" if i == 0 else "", trial.line()) for i, trial in enumerate(outcome.trials)]
 
@@ -95,6 +93,11 @@ def recompile_line(event: events.Recompiled) -> str:
     """What differed, and what to do about it."""
     more = f"; to prevent it: {event.override}" if event.override else f"; expected: {event.expected}" if event.expected else ""
     return f"{event.frame}: {'; '.join(event.failed[:SHOWN_CHANGES])}{and_more(len(event.failed) - SHOWN_CHANGES)}{more}"
+
+
+def limit_line(event: events.LimitHit) -> str:
+    """What differed from its entries, and how to allow more of them."""
+    return f"{event.frame}, {counted(event.limit, 'entry', 'entries')}: {event.guard}; to allow more: {event.override}"
 
 
 def and_more(count: int) -> str:

@@ -65,6 +65,7 @@ class CompiledRun(CompiledParts):
                     step = getattr(module, name)
                     arguments = {"isolate_recompiles": True, **self.arguments(name, tuple(dict.fromkeys((*varying, *counters(step)))))}
                     compiled = dynacompile.compile(step, name=name, **arguments)
+                self.note_names(compiled, self.settings.globs_of_step(name))
                 self._own.callback(put_back, module, {name: module.__dict__.get(name)}, {name: compiled})
                 module.__dict__[name] = self.regions[name] = compiled
 
@@ -80,6 +81,8 @@ class CompiledRun(CompiledParts):
             steps = {name: OptimizerStep(optimizer, arguments[name]) for name, optimizer in zip(names, optimizers)}
             gradient_clipping = Clipping(trainer, list(steps.values()), arguments["optimizer_step"])
         self.regions |= steps
+        for name, step in steps.items():
+            self.note_names(step.compiled, self.settings.globs_of_step(name))
         for part in (*steps.values(), gradient_clipping):
             part.install()
             self.optimizers.append(part)

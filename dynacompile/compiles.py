@@ -102,6 +102,8 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
         report_break(captured, info)
         if info.stands_for and code is info.target:
             info.warn_of_python(Unsupported(captured.break_.code, captured.break_.reason))
+    elif code is info.target and not own:
+        info.tell_unmet(captured)
     hot, cold, held = guards.measure(tuple(frame.slots), frame.closure, frame.globals, frame.builtins, MEASURED_CHECKS)
     if info.config.verify and held < MEASURED_CHECKS + 2 and not isinstance(frame, FrameCopy):
         raise VerifyError("guards", f"the entry does not hold for the call that made it: {refused(captured, guards, frame)}")

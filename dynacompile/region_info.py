@@ -21,6 +21,7 @@ from dynacompile.ir.shapes import ShapePolicy
 from dynacompile.native import core as native_core
 from dynacompile.recompiles import frame_name, override
 from dynacompile.session import SESSION
+from dynacompile.unmet import unmet
 
 
 @dataclass(eq=False)
@@ -45,6 +46,7 @@ class RegionInfo:
     target: CodeType | None = None  # the code that the compile was asked for, which is compiled wherever it lies
     stands_for: bool = False  # that code only calls what the compile was asked for, whose own call is no frame that is compiled
     key: tuple[Any, ...] = ()  # of the user's dispatch, for whose bucket this is
+    shares_names: bool = False  # `dynamic` is also that of other compiles, and names what one of them has
     in_config: bool = False  # whoever compiled it gave it the name by which a config knows it
     again: tuple[Any, ...] = ()  # what compiles the region's function again where a pickle is loaded, and its arguments behind the function
 
@@ -86,6 +88,12 @@ class RegionInfo:
                 warn(text)
             else:
                 warnings.warn_explicit(text, RuntimeWarning, self.target.co_filename, self.target.co_firstlineno)
+
+    def tell_unmet(self, captured: Captured) -> None:
+        """Warns of what `dynamic` names and the target, which was captured whole, does not have."""
+        if isinstance(self.config.dynamic, Mapping) and not self.shares_names and self.target is not None:
+            for told in unmet(self.config, captured, self.target):
+                warn(f"{self.name}: dynamic names {told}")
 
     def override(self, options: Mapping[str, Any]) -> str:
         """What sets `options` for this region, as the user can paste it; empty where there are none."""

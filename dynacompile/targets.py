@@ -345,6 +345,13 @@ def was_called(compiled: Callable[..., Any]) -> bool:
     return not native_usable()[0] or not isinstance(region, native_core().Region) or is_met(region)
 
 
+def share_names(compiled: Any) -> None:
+    """Of a function, method or module compiled in place: what its `dynamic` names may be another compile's."""
+    region = original_region(compiled) if isinstance(compiled, torch.nn.Module) else getattr(compiled, "__func__", compiled)
+    if native_usable()[0] and isinstance(region, native_core().Region):
+        region._region_state.owner.shares_names = True
+
+
 def original_region(module: torch.nn.Module) -> Any:
     """The region of a module compiled in place; None where the native core does not work here."""
     call = getattr(module, "_compiled_call_impl", None)

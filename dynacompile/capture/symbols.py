@@ -59,6 +59,9 @@ class NeedsNumbers(Exception):
     """A capture with symbols met what can't have them: the frame is to be captured with constants in their place."""
 
 
+SAME_SIZE = "mark what has to have the same size, too, as a batch's targets; or change that line; dynacompile.maybe_mark_dynamic allows a constant"
+
+
 @dataclass(frozen=True)
 class Mark:
     """What the user asked of a dimension. strict: anything less is an error."""
@@ -138,7 +141,8 @@ class Symbols:
         quantity = Quantity(source, "size", dim)
         if not low <= value <= (LARGEST if mark.bounds.high is None else mark.bounds.high):
             if mark.strict and (value > 1 or mark.bounds.low is not None):
-                self.violated(quantity.text(), f"is {value}, which is not from {low} to {mark.bounds.high}", None)
+                bound = f"below its min, {low}" if value < low else f"above its max, {mark.bounds.high}"
+                self.violated(quantity.text(), f"is {value} here, which is {bound}", None, "give the mark a range that holds all sizes")
             return value
         if value < LEAST:  # which shows nothing of what larger sizes need
             return value
@@ -368,8 +372,7 @@ class Symbols:
                 if given is not None and bound.is_Integer and int(bound) != asked and int(bound) > LEAST:
                     self.violated(name, f"the program is right only where it is {sign} {bound}, the mark says {sign} {asked}", places.get(symbol))
 
-    def violated(self, name: str, what: str, place: Site | None) -> None:
-        hint = "mark what has to have the same size, too, as a batch's targets; or change that line; dynacompile.maybe_mark_dynamic allows a constant"
+    def violated(self, name: str, what: str, place: Site | None, hint: str = SAME_SIZE) -> None:
         raise MarkViolated(f"{name} is marked as dynamic, but {what}" + (f"\n  at {place}" if place is not None else ""), hint)
 
 

@@ -258,7 +258,19 @@ class Hooked(Project):
         return optimizer
 
 
-@pytest.mark.parametrize(("cls", "said"), [(Lbfgs, "LBFGS calls its closure several times"), (Hooked, "SGD has hooks that run before or after its steps")])
+class NoOptimizer(Project):
+    def configure_optimizers(self):
+        return None
+
+
+LEFT = [
+    (Lbfgs, "LBFGS calls its closure several times"),
+    (Hooked, "SGD has hooks that run before or after its steps"),
+    (NoOptimizer, "the fit has no optimizer"),
+]
+
+
+@pytest.mark.parametrize(("cls", "said"), LEFT)
 def test_optimizers_that_stay_python_are_told(cls, said, tmp_path, capsys):
     ran = fit(cls, tmp_path, True, max_epochs=1)
     assert "optimizer_step" not in ran.entries

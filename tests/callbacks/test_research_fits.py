@@ -241,3 +241,13 @@ def test_what_waits_in_the_background_is_not_told_as_compiled(tmp_path, capsys):
         dynacompile.wait(60)
     assert not callback.outcome.compiled
     assert callback.outcome.eager["training_step"] == "its programs were still built in the background when the run ended"
+
+
+def test_a_name_of_dynamic_that_a_step_does_not_have_is_a_warning(tmp_path, recwarn):
+    """Where the step's own options name it. A name for all parts may be that of another."""
+    own, shared = {"modules": {"training_step": {"dynamic": {"btch.0": {0: {}}}}}}, {"dynamic": {"batch.0": {0: {}}}, "modules": {"net": {}}}
+    for options in (own, shared):
+        trainer = L.Trainer(**QUIET, max_steps=3, default_root_dir=tmp_path, callbacks=[DynamoCallback(measure_steps=0, **options)])
+        trainer.fit(Constant(), loader(), loader())
+    (told,) = [str(warning.message) for warning in recwarn if "dynamic names" in str(warning.message)]
+    assert told.startswith("training_step: dynamic names 'btch.0', and no tensor that the program reads is called so: did you mean 'batch.0' or 'batch.1'?")

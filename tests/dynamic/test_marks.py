@@ -82,8 +82,43 @@ def test_a_violated_mark_names_the_line():
 def test_a_violated_range():
     with pytest.raises(MarkViolated, match=r"is >= 2, the mark says >= 1|!= 4|only where"):
         dynacompile.compile(lambda x: x * 2 if x.size(0) > 3 else x, backend="eager", isolate_recompiles=True)(marked(5, min=1, max=9))
-    with pytest.raises(MarkViolated, match="is 12, which is not from 1 to 9"):
+    with pytest.raises(MarkViolated, match="is 12 here, which is above its max, 9"):
         dynacompile.compile(double, backend="eager", isolate_recompiles=True)(marked(12, min=1, max=9))
+
+
+def of_batch(batch, mask=None):
+    return batch[0] * 2 + batch[1].sum() if mask is None else batch[0] * mask
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "said"),
+    [
+        ({"btch.0": {0: {}}}, r"of_batch: dynamic names 'btch\.0', and no tensor .* called so: did you mean 'batch\.0' or 'batch\.1'\?"),
+        ({"batch.7": {0: {}}}, r"'batch\.7', and no tensor .* did you mean"),
+        ({"batch.0": {2: {}}}, r"dimension 2 of 'batch\.0', which has 2 dimensions"),
+        ({"batch[1]": {1: {}}}, r"dimension 1 of 'batch\[1\]', which has 1 dimension$"),
+    ],
+)
+def test_a_name_that_no_tensor_has_is_a_warning_with_the_nearest(dynamic, said):
+    with pytest.warns(RuntimeWarning, match=said):
+        dynacompile.compile(of_batch, backend="eager", isolate_recompiles=True, dynamic=dynamic)((torch.randn(4, 3), torch.randn(5)))
+
+
+@pytest.mark.parametrize("dynamic", [{"batch.0": {0: {}}, "batch[1]": {0: {}}}, {"mask": {0: {}}}, {"batch": {0: {}}}])
+def test_names_that_tensors_or_arguments_have_are_no_warning(dynamic, recwarn):
+    dynacompile.compile(of_batch, backend="eager", isolate_recompiles=True, dynamic=dynamic)((torch.randn(4, 3), torch.randn(5)))
+    assert not [w for w in recwarn if "dynamic names" in str(w.message)]
+
+
+def test_names_of_frames_after_a_break_are_no_warning(recwarn):
+    def after(x):
+        dynacompile.graph_break()
+        inner = x * 2
+        dynacompile.graph_break()
+        return inner + 1
+
+    dynacompile.compile(after, backend="eager", isolate_recompiles=True, dynamic={"inner": {0: {}}})(torch.randn(4))
+    assert not [w for w in recwarn if "dynamic names" in str(w.message)]
 
 
 def test_declared():
