@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import hydra
 import lightning as L
@@ -14,7 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 import dynacompile
-from dynacompile.callbacks.overrides import check_added_keys, read_arguments, wrong_setting
+from dynacompile.callbacks.overrides import check_added_keys, read_arguments, told_nearest, wrong_setting
 from dynacompile.callbacks.sweep_runs import Result
 from dynacompile.errors import ConfigError, DynacompileError, nearest
 
@@ -50,4 +51,5 @@ def main(cfg: DictConfig) -> Result:
 
 if __name__ == "__main__":
     read_arguments()
-    main()
+    with told_nearest(Path(__file__).parent / "conf", "train"):
+        main()

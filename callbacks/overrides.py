@@ -12,10 +12,12 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Number
 from pathlib import Path
+from typing import Any
 
-from hydra import compose
+from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -70,6 +72,50 @@ def check_compile_overrides(arguments: Sequence[str]) -> None:
         group, _, name = key.partition(".")
         if group == "compile" and name and name.split(".")[0] not in CompileSettings.names():
             raise SystemExit(f"error: unknown key {key}: {nearest(name, CompileSettings.names())}")
+
+
+@contextmanager
+def told_nearest(config_dir: str | Path, config_name: str) -> Iterator[None]:
+    """Around an app's main: where Hydra has refused a key of the command line that does not exist, the nearest one is said after Hydra's own words."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code == 1:
+            for told in wrong_keys(sys.argv[1:], Path(config_dir), config_name):
+                print(f"error: {told}", file=sys.stderr)
+        raise
+
+
+def wrong_keys(arguments: Sequence[str], config_dir: Path, config_name: str) -> Iterator[str]:
+    """Of overrides of a config that do not add to it: those whose key does not exist, each with the nearest."""
+    try:
+        overrides = OverridesParser.create().parse_overrides([text for text in arguments if "=" in text and not text.startswith("-")])
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(str(config_dir.absolute()), version_base="1.3"):
+            groups = GlobalHydra.instance().config_loader().list_groups("")
+            chosen = [str(override.input_line) for override in overrides if is_group(override.key_or_group) and not override.is_sweep_override()]
+            config = compose(config_name, overrides=chosen)
+            for override in overrides:
+                key = override.key_or_group.partition("@")[0]
+                if not (override.is_add() or override.is_force_add() or override.is_delete() or is_group(key) or key.startswith("hydra")):
+                    yield from missing(key, config, groups)
+    except (HydraException, OmegaConfBaseException, ValueError):  # Hydra has said what is wrong
+        return
+
+
+def missing(key: str, config: DictConfig, groups: Sequence[str]) -> Iterator[str]:
+    """The first part of a key that a config does not have, with those beside it that are near."""
+    node: Any = config
+    parts = key.split(".")
+    for at, part in enumerate(parts):
+        if not isinstance(node, DictConfig):
+            return
+        if part not in node:
+            above = ".".join(parts[:at])
+            known = [str(name) for name in node] + ([] if at else [group for group in groups if group != "hydra"])
+            yield f"there is no key {key}: {nearest(part, set(known))}" + (f" (in {above})" if above else "")
+            return
+        node = node._get_node(part)
 
 
 PLUGINS = {"hydra/launcher": {"joblib": "joblib_launcher", "submitit": "submitit_launcher"}, "hydra/sweeper": {"optuna": "optuna_sweeper"}}

@@ -75,6 +75,11 @@ def test_a_run_ends_with_its_summary(tmp_path):
         ),
         ("compile.modules={training_step: {dynamic: {batch.0: {0: {}}}}}", "error: batch[0].size(0) is marked as dynamic, but the program is right only"),
         ("output=afile", "error: output=afile is a file, where the run needs a folder"),
+        ("hydra.run.dir=afile", "error: hydra.run.dir=afile: "),
+        ("hydra.run.dir=afile/logs", "afile is a file, where the run needs a folder"),
+        ("hydra.run.dir=/proc/none/logs", "error: hydra.run.dir=/proc/none/logs: no folder can be made there"),
+        ("compil=default", "error: there is no key compil: did you mean 'compile'"),
+        ("trainer.max_stepss=4", "error: there is no key trainer.max_stepss: did you mean 'max_steps'"),
         ("objective=val/los", "error: objective=val/los is no number of this job: did you mean 'val/loss'"),
     ],
 )

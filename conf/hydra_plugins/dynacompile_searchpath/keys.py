@@ -1,4 +1,4 @@
-"""The check of the config group `compile` as an app is composed: a key that does not exist ends it before the app begins.
+"""The checks of an app with the config group `compile`, as it is composed: a key that does not exist, or a folder that can't be, ends it before it begins.
 
 Hydra imports this module at the start of every app: it must not import torch, hence not the package `dynacompile`, unless a key is wrong.
 """
@@ -6,6 +6,7 @@ Hydra imports this module at the start of every app: it must not import torch, h
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
@@ -21,6 +22,10 @@ class CheckKeys(Callback):
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         check(config)
+        make_folder("hydra.run.dir", config.hydra.run.dir)
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        make_folder("hydra.sweep.dir", config.hydra.sweep.dir)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         if config.hydra.mode == RunMode.MULTIRUN:
@@ -38,3 +43,14 @@ def check(config: DictConfig) -> None:
     if unknown:
         nearest = importlib.import_module("dynacompile.errors").nearest
         raise SystemExit("\n".join(f"error: unknown key {GROUP}.{key}: {nearest(key, known)}" for key in unknown))
+
+
+def make_folder(key: str, folder: str) -> None:
+    """Makes the folder of a run, as Hydra is about to. Raises SystemExit where that can't be."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        place = Path(folder).absolute()
+        file = next((path for path in (place, *place.parents) if path.exists() and not path.is_dir()), None)
+        said = f"{file} is a file, where the run needs a folder" if file else f"no folder can be made there ({error.strerror})"
+        raise SystemExit(f"error: {key}={folder}: {said}") from None
