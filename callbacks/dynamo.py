@@ -303,6 +303,7 @@ class DynamoCallback(Callback):
             logs=self.reports.places(trainer),
             notes=tuple((name, text) for name, text in (("wandb.watch", hooks_of_wandb(pl_module)), *self.run.left(), *chosen) if text),
             ended=ended,
+            enabled=self.run.settings.enabled,
             trials=tuple(self.search.trials) if self.search is not None else (),
             timeline=timeline(self.durations, self.ends, self.held.at_ends),
             communication=self.communication,

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 import dynacompile
+from dynacompile.background import BACKGROUND
 from dynacompile.callbacks import optimizer_step
 from dynacompile.callbacks.globs import Target, resolve
 from dynacompile.callbacks.ledger import Ledger, open_trace
@@ -168,6 +169,8 @@ class DynacompileCallback(TrainerCallback):
             logs=(from_here(self.files.folder),) if self.files.folder is not None else (),
             notes=tuple(self.parts.left()),
             ended=ended,
+            enabled=self.settings.enabled,
+            waiting=BACKGROUND.waiting(),
             timeline=timeline(self.durations, self.ends, self.held.at_ends),
             started=self.started_at,
             measuring=tuple(self.measuring),

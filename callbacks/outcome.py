@@ -23,8 +23,9 @@ NOT_READY = "its programs were still built in the background when the run ended"
 @dataclass(frozen=True)
 class Outcome:
     """modes: of what was to be compiled. modules: names of the modules and steps that are compiled. idle: those that no call came through. waiting: those that
-    have a compile queued in the background. losses: the run's last metrics with "loss" in their name, and those that its progress bar shows. steps: training
-    batches run. notes: further rows of the screen, name and text. ended: how the run ended, where it did not end by itself. trials: of compile=auto.
+    have a compile queued in the background. enabled: whether anything was to be compiled. losses: the run's last metrics with "loss" in their name, and
+    those that its progress bar shows. steps: training batches run. notes: further rows of the screen, name and text. ended: how the run ended, where it did
+    not end by itself. trials: of compile=auto.
 
     timeline: the training batches as `record.timeline` has them. started: when the run began, as time.time(). measuring: from when to when steps were measured.
     fit_seconds: wall time of the run. train_step_ms: median of the fit's own steps, optimizer included. peak_bytes: CUDA only.
@@ -45,6 +46,7 @@ class Outcome:
     waiting: frozenset[str] = frozenset()
     notes: tuple[tuple[str, str], ...] = ()
     ended: str = ""
+    enabled: bool = True
     trials: tuple[Trial, ...] = ()
     timeline: tuple[tuple[float, ...], ...] = ()
     communication: Communication = field(default_factory=Communication)

@@ -80,7 +80,7 @@ def went(outcome: Outcome) -> Facts:
 def compiled_rows(outcome: Outcome) -> list[tuple[str, str]]:
     """What is compiled and what runs as Python, and why."""
     if not outcome.compiled and not outcome.eager:
-        return [("compiled", "nothing (compile=none)")]
+        return [("compiled", "nothing: no step was called" if outcome.enabled else "nothing (compile=none)")]
     modes = f" in mode {' and '.join(outcome.modes)}"
     rows = [("compiled", shortened(outcome.compiled) + modes if outcome.compiled else "nothing")]
     by_reason: dict[str, list[str]] = {}

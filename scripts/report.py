@@ -1,4 +1,5 @@
-"""Tells what a trace holds: `python scripts/report.py logs/2026-01-31/12-00-00/csv/compile_events.jsonl`, or a file of DYNACOMPILE_TRACE."""
+"""Tells what a trace holds: `python scripts/report.py logs/2026-01-31/12-00-00`, the folder of a run or its `compile_events.jsonl`, or a file of
+DYNACOMPILE_TRACE."""
 
 from __future__ import annotations
 
@@ -25,10 +26,19 @@ def tables(ledger: Ledger) -> list[Table]:
     return [regions, happened]
 
 
+def latest(folder: Path) -> Path | None:
+    """The trace in a folder, or below it, that was written last."""
+    return max(folder.rglob("compile_events*.jsonl"), key=lambda path: path.stat().st_mtime, default=None)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
-    for table in tables(read_trace(parser.parse_args().trace)):
+    given = parser.parse_args().trace
+    trace = latest(given) if given.is_dir() else given
+    if trace is None or not trace.is_file():
+        raise SystemExit(f"error: {given} is no trace, and no folder of a run that has one: name `logs/DATE/TIME`, or its compile_events.jsonl")
+    for table in tables(read_trace(trace)):
         Console().print(table)
 
 

@@ -135,6 +135,12 @@ def test_the_screen_names_the_page_of_the_run(fit, tmp_path, capsys, monkeypatch
     assert f"report {file}" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_run_that_called_no_step_does_not_blame_the_settings(fit, tmp_path):
+    callback = DynamoCallback(EAGER)
+    fit(callback, max_epochs=0)
+    assert "compiled nothing: no step was called" in shown(callback.outcome)
+
+
 def test_a_run_without_a_compiler_says_so(fit, tmp_path):
     callback = DynamoCallback({**EAGER, "enabled": False})
     fit(callback)
