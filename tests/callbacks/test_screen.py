@@ -137,7 +137,7 @@ def test_the_screen_names_the_page_of_the_run(fit, tmp_path, capsys, monkeypatch
 
 def test_a_run_that_called_no_step_does_not_blame_the_settings(fit, tmp_path):
     callback = DynamoCallback(EAGER)
-    fit(callback, max_epochs=0)
+    fit(callback, max_epochs=0, num_sanity_val_steps=0)
     assert "compiled nothing: no step was called" in shown(callback.outcome)
 
 
