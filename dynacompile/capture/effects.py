@@ -100,6 +100,7 @@ class Effects:
         self.held: set[Value] = set()
         self.hidden: frozenset[str] = frozenset()
         self.assumed: list[Assumed] = []
+        self.required: list[Value] = []
         self.modes = FunctionModes()
         self.settings = Settings()
         self.random = RandomState()
@@ -153,14 +154,19 @@ class Effects:
         changed = {value: content_of(value) for value in self.pending() if self.touched[value] > last}
         self.assumed.append(Assumed(condition, function, args, position, after, changed, self.count))
 
+    def require(self, condition: Value) -> None:
+        """A tensor of one bool without which the call starts again as Python, before any change."""
+        self.outside += 1
+        self.required.append(condition)
+
     def shows_own(self) -> bool:
         """Whether a list, dict or object that the frame made is stored in what exists outside of it, where code that is given nothing of the frame finds it."""
         stored = [value for value in self.values() if not isinstance(value, TensorValue)]
         return any(isinstance(value, OWN) and not self.is_outside(value) for value in reached(stored))
 
     def asked(self) -> list[Value]:
-        """Values that what is assumed is asked with."""
-        return [value for one in self.assumed for value in (one.condition, *one.args)]
+        """Values that what is assumed, and what is required, is asked with."""
+        return [*self.required, *(value for one in self.assumed for value in (one.condition, *one.args))]
 
     def overtaken(self) -> int | None:
         """How many assumptions come before the first one that can't be asked when all changes before it have been made: one of the changed values, or what it

@@ -431,7 +431,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     written = cx.recorder.written_inputs()
     inputs, roots = used_inputs(graph, cx.recorder.fresh_inputs(written) if graph is not None else ())
     check_memory(cx, inputs, written)
-    restarts = restarts_of(cx, graph, inputs, written)
+    restarts = restarts_of(cx, graph, inputs, written, ending.outputs)
     builder = Builder(symbolic.decoded, ending.keeps_cells)
     try:
         ending.emit(builder, roots if graph is not None else None)
@@ -442,7 +442,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
     names = cx.names.facts()
     guards += [] if names is None else [Guard("NAMESPACES", None, names, site)]
     if restarts is not None:
-        guards.append(Guard("FLAG", None, Flag(f"{', '.join(restarts.operations)} raised nothing that a clause takes", restarts.serves, True), site))
+        guards.append(Guard("FLAG", None, Flag(f"{', '.join(restarts.operations)} had no call start again", restarts.serves, True), site))
     residual = assemble(code, instrs, builder.handlers, **fields)
     return Captured(
         name=code.co_qualname,

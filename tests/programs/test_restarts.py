@@ -2,6 +2,7 @@
 
 import gc
 import random
+import warnings
 import weakref
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 import dynacompile
 from dynacompile.events import Compiled, FrameSkipped, GraphBroke
@@ -338,3 +340,163 @@ def test_clauses_for_other_builtin_errors_cost_no_guard():
     compiled(torch.ones(2))
     (entry,) = dynacompile.cache_entries(compiled)
     assert "ValueError" not in str(entry) and "KeyError" not in str(entry)
+
+
+# branches of which one arm raises or warns
+
+
+class Tracer:
+    """Takes part in a block of the user, with state that a restart must not show."""
+
+    def __init__(self):
+        self.entered, self.seen = 0, []
+
+    def __enter__(self):
+        self.entered += 1
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.seen.append(kind)
+        return False
+
+
+def validates_in_a_clause(x, tracer, seen):
+    seen.add_(1)
+    y = F.dropout(x * 2, 0.25)
+    with tracer:
+        tracer.seen.append("inside")
+        try:
+            if not (x > 0).all():
+                raise ValueError(f"of shape {tuple(x.shape)}: {x.tolist()}")
+            y = y.log() + 1
+        except ValueError as error:
+            y = y - len(str(error))
+    return y, seen * 2, tracer.entered
+
+
+def validates_for_an_outer_clause(x, tracer, seen):
+    def inner(t):
+        tracer.seen.append("inner")
+        if (ok := (t > 0)).all():
+            return t.sqrt()
+        elif ok.any():
+            raise Mixed("some are not positive")
+        else:
+            raise ValueError("none is positive")
+
+    try:
+        return inner(x + 0 * seen), tracer.seen
+    except Mixed as error:
+        return str(error), tracer.seen
+
+
+class Mixed(Exception):
+    pass
+
+
+def warns_rarely(x, tracer, seen):
+    tracer.seen.append("before")
+    y = x.log()
+    if torch.isnan(y).any():
+        assert isinstance(tracer, Tracer)
+        warnings.warn(f"{int(y.isnan().sum())} are NaN", stacklevel=1)
+        y = y.nan_to_num()
+    tracer.seen.append("after")
+    return y * 2
+
+
+def checks_after_drawing(x, tracer, seen):
+    noise = torch.rand_like(x)
+    try:
+        assert ((x + noise) > 0).all(), "negative"
+    except AssertionError:
+        noise = torch.rand(3)
+    return noise, torch.rand(2)
+
+
+POSITIVE, MIXED, NEGATIVE = torch.tensor([0.5, 2.0, 3.0]), torch.tensor([-4.0, 2.0, 3.0]), torch.tensor([-4.0, -2.0, -3.0])
+CHECKED = [validates_in_a_clause, validates_for_an_outer_clause, warns_rarely, checks_after_drawing]
+
+
+def story(function, given):
+    """What calls in turn tell, with their warnings."""
+    tracer, told = Tracer(), []
+    for x in given:
+        x, seen = x.clone().requires_grad_(), torch.zeros(3)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            result, _, after = outcome(lambda *args: function(*args), x, tracer, seen)
+        outputs = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
+        gradient = torch.autograd.grad(sum(t.sum() for t in outputs), x)[0] if outputs else None
+        told.append((result, gradient, seen, after, [str(w.message) for w in caught if w.category is UserWarning], list(tracer.seen), tracer.entered))
+    return told
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+@pytest.mark.parametrize("program", CHECKED)
+def test_a_call_that_takes_a_rare_arm_starts_again(program, backend):
+    given = [POSITIVE, MIXED, POSITIVE, NEGATIVE, POSITIVE, MIXED, NEGATIVE, POSITIVE]
+    compiled = dynacompile.compile(program, backend=backend, isolate_recompiles=True)
+    assert_same("outcomes", story(compiled, given), story(program, given), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("program", CHECKED)
+def test_a_graph_goes_on_at_the_side_that_is_not_rare(program):
+    events = []
+    end = dynacompile.subscribe(events.append)
+    compiled = dynacompile.compile(program, fullgraph=True, isolate_recompiles=True)
+    assert_same("outcomes", story(compiled, [POSITIVE, NEGATIVE, POSITIVE]), story(program, [POSITIVE, NEGATIVE, POSITIVE]), 1e-6, 1e-6)
+    end()
+    assert [type(e) for e in events if isinstance(e, (Compiled, GraphBroke, FrameSkipped))] == [Compiled]
+
+
+def test_what_follows_a_rare_arm_has_to_run_where_it_is_taken():
+    """The print comes before the error in eager, and an operation of the user's must not see what the check refuses."""
+
+    @dynacompile.allow_in_graph
+    def own(t):
+        assert (t > 0).all()
+        return t * 2
+
+    def program(x):
+        try:
+            if (x.exp() < 0.2).any():
+                raise ValueError("small")
+            return own(x)
+        except ValueError:
+            return x - 1
+
+    compiled = dynacompile.compile(program, isolate_recompiles=True, backend="eager")
+    for x in (POSITIVE, NEGATIVE, POSITIVE):
+        x = x.clone().requires_grad_()
+        assert_same("result", compiled(x), program(x), None, None)
+
+
+def test_inputs_whose_history_the_frame_writes_are_not_put_back():
+    def program(x, places):
+        x.mul_(2)
+        try:
+            return torch.zeros(4).index_add(0, places, x * 1)
+        except (IndexError, RuntimeError):
+            return x.sum() * 3
+
+    def asks(x, places):
+        y = x.mul_(2).sum()
+        try:
+            if places.sum() + y.detach() > 9:
+                raise ValueError("large")
+            return y
+        except ValueError:
+            return x.sum() * 3
+
+    for fn in (program, asks):
+        for backend in ("eager", "aot_eager", "default"):
+            compiled = dynacompile.compile(fn, isolate_recompiles=True, backend=backend)
+            for places in PLACES:
+                gradients = []
+                for f in (compiled, fn):
+                    leaf = torch.ones(2, requires_grad=True)
+                    x = leaf * 1
+                    (f(x, places).sum() + x.sum()).backward()
+                    gradients.append((leaf.grad, x))
+                assert_same("gradients", *gradients, None, None)

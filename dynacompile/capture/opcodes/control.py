@@ -11,6 +11,7 @@ from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.frames.assertions import assumed
 from dynacompile.capture.frames.interpreter import GeneratorValue
 from dynacompile.capture.frames.predication import branch
+from dynacompile.capture.frames.rare_arms import required
 from dynacompile.capture.frames.selection import selected_branch
 from dynacompile.capture.frames.table import opcode
 from dynacompile.capture.tensors.function_modes import DeviceBlock
@@ -22,10 +23,22 @@ from dynacompile.capture.values.exceptions import ExceptionValue, HandledValue, 
 from dynacompile.capture.values.functions import BoundMethod
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.cpython import RUNNING
+from dynacompile.errors import Unsupported
 
 if TYPE_CHECKING:
     from dynacompile.capture.frames.interpreter import SymbolicFrame
+    from dynacompile.capture.values.base import Value
     from dynacompile.cpython.instructions import Instr
+
+
+def holds(f: SymbolicFrame, i: Instr, condition: Value, jumps_if: bool) -> bool | None:
+    """Whether a condition holds; None where the frame has gone on at the side that it is expected to take."""
+    try:
+        return condition.truth(f.cx)
+    except Unsupported as reason:
+        if reason.code == "data-dependent-branch" and required(f, i, condition, jumps_if):
+            return None
+        raise
 
 
 def jump(f: SymbolicFrame, i: Instr) -> None:
@@ -40,14 +53,14 @@ def jump_always(f: SymbolicFrame, i: Instr) -> None:
 @opcode("POP_JUMP_IF_TRUE", effect=-1)
 def pop_jump_if_true(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
-    if not branch(f, i, condition, True) and not assumed(f, i, condition, True) and not selected_branch(f, i, condition, True) and condition.truth(f.cx):
+    if not branch(f, i, condition, True) and not assumed(f, i, condition, True) and not selected_branch(f, i, condition, True) and holds(f, i, condition, True):
         jump(f, i)
 
 
 @opcode("POP_JUMP_IF_FALSE", effect=-1)
 def pop_jump_if_false(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
-    if not branch(f, i, condition, False) and not assumed(f, i, condition, False) and not selected_branch(f, i, condition, False) and not condition.truth(f.cx):
+    if not branch(f, i, condition, False) and not assumed(f, i, condition, False) and not selected_branch(f, i, condition, False) and holds(f, i, condition, False) is False:
         jump(f, i)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.fx
 
+from dynacompile.capture.tensors.raising import RAISING
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.contexts import ExitValue
@@ -36,13 +37,8 @@ HARMLESS = frozenset(
     """.split()
 )
 """Operations that do not mind what is in their tensors: they raise nothing, and stop no device, whatever the values are."""
-RAISE = frozenset(
-    """
-    gather take_along_dim index_select embedding getitem take nll_loss cross_entropy binary_cross_entropy one_hot
-    bernoulli binomial multinomial normal poisson _sample_dirichlet _standard_gamma
-    """.split()
-)
-"""Operations that raise where their values are no places, no probabilities, or no parameters of a distribution, and are harmless but for that."""
+RAISE = frozenset(name for name in RAISING if not name.endswith("_")) | {"getitem", "_sample_dirichlet", "_standard_gamma"}
+"""Operations that raise by their values, and are harmless but for that."""
 DRAWS = frozenset({"normal_", "uniform_"})  # harmless into a new tensor, with bounds that are numbers
 VIEWS = frozenset({"data", "T", "mT", "H", "mH"})
 WRITES = DRAWS | {"setitem"}
@@ -119,7 +115,7 @@ def passes(node: torch.fx.Node) -> bool:
 def raises_alone(node: torch.fx.Node) -> bool:
     """Whether all that the operation does beside its result is to raise, by its values: so it is on CPUs, where GPUs would stop."""
     made = next((part for part in of_torch.tree_leaves(node.meta.get("val")) if isinstance(part, torch.Tensor)), None)
-    return name_of(node) in RAISE and "out" not in node.kwargs and made is not None and made.device.type == "cpu"
+    return name_of(node).removeprefix("linalg_") in RAISE and "out" not in node.kwargs and made is not None and made.device.type == "cpu"
 
 
 def writes(name: str) -> bool:

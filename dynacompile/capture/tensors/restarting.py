@@ -1,7 +1,9 @@
-"""Operations that may raise, by their values, what a clause of the frame takes: a graph has them, too, where a call in which one does can start again.
+"""Operations that may raise, by their values, what a clause of the frame takes, and branches of which one arm is rare: a graph has them, too, where a call
+that meets such an error or arm can start again.
 
 A graph runs after the frame was followed, so what it raises comes past the frame's clauses. Where nothing has changed by then that can't be changed back, the
-call runs as Python from its start, which meets the error where the clause takes it.
+call runs as Python from its start, which meets the error where the clause takes it. What follows a branch runs before its condition is asked: so it has to be
+harmless, or to raise.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import torch
 import torch.fx
 
 from dynacompile.capture.refused_types import is_of_torch
-from dynacompile.capture.tensors.assumptions import name_of
+from dynacompile.capture.tensors.assumptions import Inside, name_of, passes
+from dynacompile.capture.tensors.raising import RAISING
 from dynacompile.capture.tensors.random_state import DRAWING, RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.ir.captured import GraphInput, Restarts
@@ -22,6 +25,7 @@ from dynacompile.ir.rounds import is_again
 from dynacompile.ops.collectives import is_collective
 
 if TYPE_CHECKING:
+    from dynacompile.capture.values.base import Value
     from dynacompile.capture.values.context import Context
 
 MOST_BYTES = 1 << 16  # of an input that the graph writes, which is copied before it runs
@@ -40,7 +44,7 @@ class CannotRestart(Exception):
 
 
 class MayRaise:
-    """names: of the operations of the graph that may raise what a clause takes."""
+    """names: of what may have a call start again: operations of the graph that may raise what a clause takes, and branches."""
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
@@ -53,8 +57,16 @@ def may_restart(cx: Context, name: str) -> bool:
     return cx.manner.restarts
 
 
-def restarts_of(cx: Context, graph: torch.fx.GraphModule | None, inputs: Sequence[GraphInput], written: Sequence[GraphInput]) -> Restarts | None:
-    """How calls of a captured frame start again; None where they need not. inputs: of the graph. written: those that the frame has written.
+def may_require(cx: Context, name: str) -> bool:
+    """Whether the frame may go on at one side of a branch, where the call starts again if the other one is taken."""
+    return not cx.bodies and may_restart(cx, name)
+
+
+def restarts_of(
+    cx: Context, graph: torch.fx.GraphModule | None, inputs: Sequence[GraphInput], written: Sequence[GraphInput], outputs: Sequence[Value]
+) -> Restarts | None:
+    """How calls of a captured frame start again; None where they need not. inputs: of the graph. written: those that the frame has written. outputs: what
+    the graph gives.
 
     Raises CannotRestart.
     """
@@ -75,9 +87,22 @@ def restarts_of(cx: Context, graph: torch.fx.GraphModule | None, inputs: Sequenc
         draws |= name_of(node) in DRAWING
     places = {item.name: n for n, item in enumerate(inputs)}
     changed = [made(item.given) for item in written]
-    if not all(map(is_small, changed)) or len(changed) > MOST_WRITTEN or draws and any(on_gpu(item.given) for item in inputs):
+    if any(map(has_history, changed)) or not all(map(is_small, changed)) or len(changed) > MOST_WRITTEN or draws and any(on_gpu(item.given) for item in inputs):
         raise CannotRestart
-    return Restarts(tuple(places[item.name] for item in written), draws, tuple(names))
+    required = tuple(next(n for n, given in enumerate(outputs) if given is one) for one in cx.effects.required)
+    if required and not runs_through(cx, graph, any(on_gpu(item.given) for item in inputs)):
+        raise CannotRestart
+    return Restarts(tuple(places[item.name] for item in written), draws, tuple(names), required)
+
+
+def runs_through(cx: Context, graph: torch.fx.GraphModule, with_gpu: bool) -> bool:
+    """Whether all that follows a required condition may run where it does not hold: it is harmless, or raises."""
+    flags, inside, begun = {one.node for one in cx.effects.required}, cx.state(Inside).nodes, False  # type: ignore[attr-defined]
+    for node in operations(graph):
+        if begun and node not in inside and not passes(node) and (with_gpu or name_of(node).removeprefix("linalg_") not in RAISING):
+            return False
+        begun |= node in flags
+    return True
 
 
 def operations(graph: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
@@ -86,6 +111,11 @@ def operations(graph: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
             yield from node.target.nodes
         elif node.op.startswith("call"):
             yield node
+
+
+def has_history(given: object) -> bool:
+    """Whether autograd has a history of what the graph has written, which is not put back with the elements."""
+    return isinstance(given, torch.Tensor) and given.requires_grad and not given.is_leaf
 
 
 def is_small(given: object) -> bool:
