@@ -8,7 +8,7 @@ within one that would take its error is left to Python, unless the whole call ca
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +42,11 @@ WITHOUT_KERNELS: Sequence[type] = (*ERRORS, NotImplementedError)
 OUT_OF_MEMORY = torch.OutOfMemoryError
 """What any operation may raise on a GPU. Clauses that name it expect it; one for RuntimeError or Exception may stand around a whole model, and counts for
 the operations that are listed here."""
+BETWEEN: dict[str, tuple[Sequence[str], Callable[[float, float], bool]]] = {
+    "normal_": (("mean", "std"), lambda mean, std: std >= 0),
+    "uniform_": (("from", "to"), lambda least, most: least <= most and abs(least) < 1e30 > abs(most)),
+}
+"""Draws that don't raise with two such numbers, which are 0 and 1 where they are not given."""
 DIVISIONS = frozenset("floordiv ifloordiv mod imod floor_divide floor_divide_ remainder remainder_ fmod fmod_ div div_ divide divide_".split())
 """Of ints, on CPUs: by zero."""
 SUBSCRIPTS = (operator.getitem, operator.setitem)
@@ -57,6 +62,7 @@ FEW_KERNELS = frozenset(
     }
 )
 """Types for which CPUs have no kernels of most operators."""
+WIDE = (torch.float32, torch.float64)
 LOADS = frozenset({"LOAD_GLOBAL", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_CHECK", "BUILD_TUPLE"})
 
 
@@ -70,6 +76,8 @@ def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, arg
         errors = WITHOUT_KERNELS
     elif name == picked.__name__ or cx.symbols is not None and cx.symbols.unbacked:  # places and sizes that values decide
         errors = ERRORS
+    elif name in BETWEEN and is_drawn_safely(name, args, kwargs):
+        return
     elif name in NAMES and may_raise(target, name.removeprefix("linalg_"), args):
         errors = OF_A_MATRIX if name.removeprefix("linalg_") in OF_MATRICES else ERRORS
     else:
@@ -79,6 +87,14 @@ def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, arg
             if not may_restart(cx, name) and not (target in LOOKUPS and is_inside(cx, target, args, kwargs, MOST_IN_CLAUSES)):
                 raise unsupported("caught-error", name)
             return
+
+
+def is_drawn_safely(name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Whether a tensor is filled with random numbers, between or around numbers that are known and right, in a type which has all of them."""
+    names, holds_for = BETWEEN[name]
+    given = dict(zip(names, (ConstantValue(0.0), ConstantValue(1.0)))) | dict(zip(names, args[1:])) | dict(kwargs)
+    numbers = [value.value for key in names if isinstance(value := given[key], ConstantValue) and type(value.value) in (int, float)]
+    return len(args) < 4 and given.keys() == set(names) and len(numbers) == 2 and holds_for(*numbers) and args[0].sample.dtype in WIDE  # type: ignore[attr-defined]
 
 
 def lacks_kernels(name: str, given: Iterable[Value]) -> bool:

@@ -114,6 +114,7 @@ class SymbolicFrame:
         self.index = 0
         self.current: Instr = decoded.instrs[0]
         self.kw_names: tuple[str, ...] = ()
+        self.calling: Value | None = None  # by the last instruction that called something
         self.returned: Value | None = None
         self.yielded: Value | None = None
         self.entry_grad_mode = torch.is_grad_enabled()

@@ -20,6 +20,7 @@ from dynacompile.capture.library import (  # noqa: F401 - importing them fills t
     folding,
     iteration,
     memoized,
+    running_frames,
     texts,
     type_questions,
 )
@@ -53,6 +54,7 @@ from dynacompile.capture.values.enum_members import EnumMember, wrap_member
 from dynacompile.capture.values.functions import RefusedValue
 from dynacompile.capture.values.object_parts import instance_dict
 from dynacompile.capture.values.objects import wrap_object
+from dynacompile.capture.values.partials import is_partial_class, wrap_partial_object
 from dynacompile.capture.values.python_modules import wrap_python_module
 from dynacompile.capture.values.sequence import TupleValue, is_namedtuple, wrap_namedtuple
 from dynacompile.capture.values.sequence_objects import is_list_class, is_tuple_class, wrap_list_object, wrap_tuple_object
@@ -106,6 +108,8 @@ def wrap(cx: Context, real: Any, source: Source) -> Value:
         return wrap_dict_object(cx, real, source)
     if issubclass(cls, list) and is_list_class(cls):
         return wrap_list_object(cx, real, source)
+    if is_partial_class(cls):
+        return wrap_partial_object(cx, real, source)
     if is_tuple_class(cls):
         return wrap_tuple_object(cx, real, source)
     return wrap_object(cx, real, source)

@@ -39,6 +39,7 @@ def call(f: SymbolicFrame, i: Instr) -> None:
         args = [v.force() if isinstance(v, Lazy) else v for v in args]
     args = bound + args
     kwargs = dict(zip(names, args[len(args) - len(names) :])) if names else {}
+    f.calling = function
     f.push(function.call(f.cx, args[: len(args) - len(names)], kwargs))
 
 
@@ -53,6 +54,7 @@ def call_function_ex(f: SymbolicFrame, i: Instr) -> None:
             kwargs[name] = value
     args = f.pop().listed(f.cx)
     function, _ = called(*pair(f), NULL)
+    f.calling = function
     f.push(function.call(f.cx, args, kwargs))
 
 

@@ -28,6 +28,7 @@ from dynacompile.capture.values.mapping import DictValue
 from dynacompile.capture.values.namespaces import NamespaceValue
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.own_methods import IN_C, is_own, own_method, refuse_own
+from dynacompile.capture.values.partials import is_partial_class, made_partial_object
 from dynacompile.capture.values.proxies import ProxyValue
 from dynacompile.capture.values.references import WEAK_CONTAINERS
 from dynacompile.capture.values.rows import HANDLERS, handles, row_of
@@ -260,6 +261,8 @@ class ClassValue(Value):
         maker = next((make for base, make in MAKERS.items() if issubclass(self.real, base)), None)
         if maker is not None:
             return maker(self.real)
+        if is_partial_class(self.real):
+            return made_partial_object(cx, self.real, args, kwargs)
         if not allocates_plainly(self.real) or issubclass(self.real, WEAK_CONTAINERS):
             raise unsupported("unknown-function", f"making an object of {self.describe()}")
         return plain_object(self.real)

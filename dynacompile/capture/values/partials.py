@@ -1,8 +1,9 @@
-"""functools.partial."""
+"""functools.partial, and user classes that derive from it."""
 
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,18 @@ from dynacompile.capture.values.base import Value, wraps
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import CallableValue
 from dynacompile.capture.values.mapping import DictValue
+from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import TupleValue
 from dynacompile.ir.namespaces import defines
-from dynacompile.ir.source import Attr, Item, Source
+from dynacompile.ir.source import Applied, Attr, Item, Source
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
     from dynacompile.capture.values.writing import Writer
+
+CALL = functools.partial.__call__
+MEMBERS = {name: functools.partial.__dict__[name] for name in ("func", "args", "keywords")}
 
 
 class PartialValue(CallableValue):
@@ -83,10 +88,7 @@ class PartialValue(CallableValue):
     def rebuild(self, out: Writer) -> None:
         self.check_unchanged()
         out.callee(functools.partial)
-        out.value(self.function)
-        for arg in (*self.args, *self.kwargs.values()):
-            out.value(arg)
-        out.call(1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
+        self.rebuild_parts(out, 0)
         for name, value in self.attributes.items():
             out.emit("COPY", 1)
             out.value(value)
@@ -94,21 +96,111 @@ class PartialValue(CallableValue):
             out.store_attr(name)
 
 
+    def rebuild_parts(self, out: Writer, before: int) -> None:
+        """The call of what makes it, which is given as many arguments before."""
+        for arg in (self.function, *self.args, *self.kwargs.values()):
+            out.value(arg)
+        out.call(before + 1 + len(self.args) + len(self.kwargs), tuple(self.kwargs))
+
+
 @wraps(functools.partial)
 def wrap_partial(cx: Context, real: functools.partial, source: Source) -> Value:
     cx.guard("TYPE", source, functools.partial)
-    cx.guard("LENGTH", Attr(source, "args"), len(real.args))
-    cx.guard("DICT_KEYS", Attr(source, "keywords"), tuple(real.keywords))
-    args: list[Value] = [cx.wrap(a, Item(Attr(source, "args"), i)) for i, a in enumerate(real.args)]
-    kwargs = {k: cx.wrap(v, Item(Attr(source, "keywords"), k)) for k, v in real.keywords.items()}
-    return PartialValue(cx.wrap(real.func, Attr(source, "func")), args, kwargs, source, real)
+    return partial_of(cx, real, source)
+
+
+def partial_of(cx: Context, real: functools.partial, source: Source) -> PartialValue:
+    at = {name: source_of(cx, real, source, name) for name in MEMBERS}
+    function, given, named = (raw.__get__(real) for raw in MEMBERS.values())
+    cx.guard("LENGTH", at["args"], len(given))
+    cx.guard("DICT_KEYS", at["keywords"], tuple(named))
+    args: list[Value] = [cx.wrap(a, Item(at["args"], i)) for i, a in enumerate(given)]
+    kwargs = {k: cx.wrap(v, Item(at["keywords"], k)) for k, v in named.items()}
+    return PartialValue(cx.wrap(function, at["func"]), args, kwargs, source, real)
+
+
+def source_of(cx: Context, real: functools.partial, source: Source, name: str) -> Source:
+    """Where a part of a partial is: an attribute, unless the class hides it behind another one of that name."""
+    raw: Any = MEMBERS[name]
+    return Attr(source, name) if cx.lookup(type(real), name) is raw else Applied(source, raw.__get__, f".{name} of functools.partial")
 
 
 @handles(functools.partial)
-def row_partial(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def row_partial(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> PartialValue:
+    if not args:
+        raise unsupported("would-raise", "a partial of nothing")
     function = args[0]
     if not defines(function.pytype(), "__call__"):
         raise raises(TypeError, "the first argument must be callable")
-    if isinstance(function, PartialValue):
-        return PartialValue(function.function, [*function.args, *args[1:]], {**function.kwargs, **kwargs})
+    inner = part_of(cx, function)
+    if inner is not None:
+        return PartialValue(inner.function, [*inner.args, *args[1:]], {**inner.kwargs, **kwargs})
     return PartialValue(function, args[1:], kwargs)
+
+
+def part_of(cx: Context, function: Value) -> PartialValue | None:
+    """What a partial of another one takes over from it: one that is called as functools.partial is, and has no attributes of its own."""
+    if isinstance(function, PartialValue):
+        own = function.attributes or function.real is not None and vars(function.real)
+        return None if own else function
+    if not isinstance(function, PartialObjectValue) or cx.lookup(function.cls, "__call__") is not CALL:
+        return None
+    if function.real is not None:
+        raise unsupported("unknown-function", f"a partial of {function.describe()}")  # whether it has a dict shows only by making one
+    return None if any(not function.is_elsewhere(cx, name) for name in function.stored) else function.table
+
+
+class PartialObjectValue(ObjectValue):
+    """An instance of a user class that derives from functools.partial: attributes of an object over a function and arguments. table: those."""
+
+    def __init__(self, cls: type, table: PartialValue, real: Any = None, source: Source | None = None):
+        super().__init__(cls, real, source)
+        self.table = table
+
+    def read_descriptor(self, cx: Context, raw: Any, name: str) -> Value:
+        return self.table.get_attr(cx, raw.__name__) if raw in MEMBERS.values() else super().read_descriptor(cx, raw, name)
+
+    def set_attr(self, cx: Context, name: str, value: Value) -> None:
+        if cx.lookup(self.cls, name) in MEMBERS.values():
+            raise unsupported("setattr", f"{self.describe()}.{name} = ...")
+        super().set_attr(cx, name, value)
+
+    def call(self, cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.table.call(cx, args, kwargs) if cx.lookup(self.cls, "__call__") is CALL else super().call(cx, args, kwargs)
+
+    def base_method(self, cx: Context, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.table.call(cx, args, kwargs) if name == "__call__" else super().base_method(cx, name, args, kwargs)
+
+    def children(self) -> Sequence[Value]:
+        return [*super().children(), *self.table.children()] if self.source is None else ()
+
+    def rebuild(self, out: Writer) -> None:
+        self.table.check_unchanged()
+        out.callee(functools.partial.__new__)
+        out.const(self.cls)
+        self.table.rebuild_parts(out, 1)
+        out.remember(self)
+        self.rebuild_attributes(out)
+
+
+def is_partial_class(cls: type) -> bool:
+    """User classes whose instances are a partial and attributes, made by partial's own __new__."""
+    return (
+        issubclass(cls, functools.partial)
+        and cls is not functools.partial
+        and cls.__new__ is functools.partial.__new__
+        and type(cls).__call__ is type.__call__
+        and cls.__getattribute__ is functools.partial.__getattribute__
+        and (cls.__setattr__ is functools.partial.__setattr__ or isinstance(cls.__setattr__, types.FunctionType))
+        and not hasattr(cls, "__del__")
+    )
+
+
+def made_partial_object(cx: Context, cls: type, args: list[Value], kwargs: dict[str, Value]) -> PartialObjectValue:
+    return PartialObjectValue(cls, row_partial(cx, args, kwargs))
+
+
+def wrap_partial_object(cx: Context, real: functools.partial, source: Source) -> Value:
+    cls = type(real)
+    cx.guard("TYPE", source, cls)
+    return PartialObjectValue(cls, partial_of(cx, real, source), real, source)
