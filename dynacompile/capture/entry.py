@@ -34,6 +34,7 @@ from dynacompile.capture.tensors.bodies import BodyWrites
 from dynacompile.capture.tensors.checkpointing import OutsideWrites, Regathered, WritesBehind
 from dynacompile.capture.tensors.deferred_texts import TextOutdated
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
+from dynacompile.capture.tensors.entry_conditions import Conditions
 from dynacompile.capture.tensors.function_modes import DeviceMode
 from dynacompile.capture.tensors.gradients import HookLeaves, Hooks
 from dynacompile.capture.tensors.marked_functions import RunsWhole
@@ -69,6 +70,14 @@ LOOKS_AT_FRAME = frozenset({"_getframe", "currentframe"})
 FRAME_FUNCTIONS = frozenset({locals, eval, exec, sys._getframe, inspect.currentframe, inspect.stack})
 SHARDING = "torch.distributed.fsdp.fully_sharded_data_parallel"  # its forward runs hooks around that of the module which it wraps
 WITHOUT_ARGUMENTS = frozenset({dir, vars})  # which look at the frame where they are called with none
+
+
+class AsksNumbers(Exception):
+    """The frame breaks, maybe where Python needs numbers that inputs hold: guards are to tell them. otherwise: what is raised where that does not keep it
+    whole."""
+
+    def __init__(self, otherwise: Unsupported | None):
+        self.otherwise = otherwise
 
 
 @dataclass(frozen=True)
@@ -160,6 +169,7 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
     differentiates = isinstance(env.config.backend, str) and env.config.backend != "eager"
     manner = Manner(asks_inputs=env.asks_inputs, leaves_leave=not differentiates, restarts=env.restarts)
     before = policy, manner
+    otherwise: Unsupported | None = None
     while True:
         try:
             return interpreted(frame, env, codes, state, policy, facts, manner)
@@ -179,6 +189,8 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
                 raise
             manner = replace(manner, by_hand=False)
         except Unsupported:
+            if otherwise is not None:
+                raise otherwise from None
             if not manner.if_whole:
                 raise
             policy, manner = before[0], replace(before[1], values=False)
@@ -199,6 +211,10 @@ def capture(frame: Any, env: Env, codes: CodeCache, policy: ShapePolicy | None, 
             manner = replace(manner, bodies_write=True)
         except RunsWhole as reason:
             manner = replace(manner, whole={**manner.whole, reason.function: reason.whole})
+        except AsksNumbers as reason:
+            otherwise = reason.otherwise
+            policy = replace(policy, values=False) if policy is not None else None
+            manner = replace(manner, numbers=True)
         except CannotRestart:
             manner = replace(manner, restarts=False)
         except BreaksInRow:
@@ -239,15 +255,19 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         if fewer is None and (attempt.broke is None or attempt.raised is not None):
             return build(attempt, frame, state, None)
         stop = None if fewer is not None or attempt.broke is None else plan(attempt, attempt.broke)
-        lacks = list(lacking(attempt.cx))
+        lacks, knows_more = list(lacking(attempt.cx)), attempt.cx.state(Conditions).knows_more
     if stop is None or attempt.broke is None:
         return interpreted(frame, env, codes, state, policy, facts, replace(manner, assumes=fewer))
     if env.config.fullgraph:
-        if attempt.broke.code in OF_VALUES and (policy is None or not policy.values):
+        if attempt.broke.code in OF_VALUES and (policy is None or not policy.values) and not manner.numbers:
             raise NeedsSymbols(values=True)
+        if not manner.numbers and (knows_more or policy is not None and policy.values):
+            raise AsksNumbers(located(attempt.broke))
         raise located(attempt.broke)
     if attempt.broke.code in OF_VALUES and policy is not None and policy.values is None and manner.values:
         raise NeedsSymbols(values=True, if_whole=True)
+    if knows_more:
+        raise AsksNumbers(None)
     if looks_at_frame(attempt, frame):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
     absent = attempt.absent

@@ -30,6 +30,7 @@ class Manner:
     texts: those that show tensors are made after the graph.
     shares: inputs that are views of one memory.
     values: what depends on the values of tensors may be tried as symbols. if_whole: it is being tried, and any break ends that.
+    numbers: ints that inputs hold are guarded where Python needs them, since a frame breaks otherwise.
     asks_inputs: branches on what inputs decide are asked as guards. asked_at: branches, by their code and instruction, of which not both arms are followed.
     hooks_after: calls, likewise, that register hooks of tensors which leave the graph: they are made after it. no_hooks_at: those that can't be, and calls that
     mark leaves which leave the graph: they break.
@@ -50,6 +51,7 @@ class Manner:
     shares: tuple[frozenset[Source], ...] = ()
     if_whole: bool = False
     values: bool = True
+    numbers: bool = False
     works: bool = True
     by_rows: bool = True
     restarts: bool = True

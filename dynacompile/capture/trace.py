@@ -29,7 +29,7 @@ from dynacompile.capture.polyfills import is_polyfill
 from dynacompile.capture.recorder import Recorder
 from dynacompile.capture.symbols import NeedsSymbols, Symbols, is_varying
 from dynacompile.capture.tensors.checkpointing import OutsideWrites, refuse_amid_checkpoint
-from dynacompile.capture.tensors.entry_conditions import look_up
+from dynacompile.capture.tensors.entry_conditions import look_up, with_known_numbers
 from dynacompile.capture.tensors.generators import drawn
 from dynacompile.capture.tensors.listed_numbers import RULES as LISTED
 from dynacompile.capture.tensors.modules import ModuleValue
@@ -54,6 +54,7 @@ from dynacompile.capture.values.scopes import Globals
 from dynacompile.capture.values.sequence import ListValue
 from dynacompile.capture.values.slots import slot_method
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
+from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import Guard, Site
 from dynacompile.ir.expressions import formula
 from dynacompile.ir.guard_facts import Flag, ShapeFacts, identity
@@ -309,7 +310,12 @@ class Trace:
             return found
         self.effects.random.check(target)
         refuse_caught(self, self.frames, target, args, kwargs)
-        made = self.recorder.op(kind, target, args, kwargs)
+        try:
+            made = self.recorder.op(kind, target, args, kwargs)
+        except Unsupported as reason:
+            if reason.code != "data-dependent-shape" or (known := with_known_numbers(self, args, kwargs)) is None:
+                raise
+            made = self.recorder.op(kind, target, *known)
         if self.effects.settings.fills(self, target):
             fill(self, made)
         if self.effects.assumed:

@@ -113,8 +113,9 @@ MOST_RESTARTS = 2
 
 @dataclass
 class Restarts:
-    """Of a frame whose graph may raise what a clause of the program takes, or find that a branch goes where the graph does not: then all that the graph has changed is as it was before, and the call runs as
-    Python from its start. After `MOST_RESTARTS` such calls the entry serves no more, and the next one ends its graph before such an operation or branch.
+    """Of a frame whose graph may raise what a clause of the program takes, or find that a branch goes where the graph does not: then all that the graph has
+    changed is as it was before, and the call runs as Python from its start. After `MOST_RESTARTS` such calls the entry serves no more, and the next one ends
+    its graph before such an operation or branch.
 
     written: the positions of the inputs that the graph writes. draws: whether it draws random numbers. operations: those that may raise, and branches.
     required: the positions of the outputs that have to be true.

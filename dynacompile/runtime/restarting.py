@@ -1,4 +1,5 @@
-"""Graphs that may raise what a clause of the program takes, or find that a branch goes elsewhere: then what they have changed is as before, and the call starts again as Python."""
+"""Graphs that may raise what a clause of the program takes, or find that a branch goes elsewhere: then what they have changed is as before, and the call starts
+again as Python."""
 
 from __future__ import annotations
 

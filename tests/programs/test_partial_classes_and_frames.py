@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import dynacompile
 from tests.checking import check
 
 
@@ -127,8 +128,6 @@ def test_results_are_called_after_the_frame():
         made, named, *rest = compiled(x)
         return type(made), type(named), made(4), named(5), named.calls, named.tag, made.func(6), *rest
 
-    import dynacompile
-
     compiled = dynacompile.compile(gives_one_back, fullgraph=True, isolate_recompiles=True)
     x = torch.ones(2)
     for _ in range(2):
@@ -145,8 +144,6 @@ def uses_a_global(x):
 
 def test_one_that_was_there_before():
     NAMED.calls = 0
-    import dynacompile
-
     compiled = dynacompile.compile(uses_a_global, fullgraph=True, isolate_recompiles=True)
     assert compiled(torch.ones(2))[1:] == (1, 4)
     assert uses_a_global(torch.ones(2))[1:] == (2, 4)
@@ -193,10 +190,14 @@ def test_callers_by_file_and_line():
     check(asks, torch.ones(2))
 
 
+def names_its_caller(n):
+    return where(n)[2]
+
+
 def through_what_python_calls_back(x):
     """Who is between is not known: a module's own call, functions that call back, generators, operators."""
     layer = Layer()
-    return layer(x)[0], layer(x)[1][1:], list(map(lambda n: where(n)[2], [1])), [where(1)[2] for _ in range(2)], sorted([1], key=lambda n: where(1)[1])
+    return layer(x)[0], layer(x)[1][1:], list(map(names_its_caller, [1])), [where(1)[2] for _ in range(2)], sorted([1], key=lambda n: where(1)[1])
 
 
 def test_callers_beyond_what_is_followed():

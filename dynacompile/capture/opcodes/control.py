@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from dynacompile.cpython.instructions import Instr
 
 
+def followed(f: SymbolicFrame, i: Instr, condition: Value, jumps_if: bool) -> bool:
+    """Whether the frame has gone on without an answer: both arms were followed, or one of them raises."""
+    return branch(f, i, condition, jumps_if) or assumed(f, i, condition, jumps_if) or selected_branch(f, i, condition, jumps_if)
+
+
 def holds(f: SymbolicFrame, i: Instr, condition: Value, jumps_if: bool) -> bool | None:
     """Whether a condition holds; None where the frame has gone on at the side that it is expected to take."""
     try:
@@ -53,14 +58,14 @@ def jump_always(f: SymbolicFrame, i: Instr) -> None:
 @opcode("POP_JUMP_IF_TRUE", effect=-1)
 def pop_jump_if_true(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
-    if not branch(f, i, condition, True) and not assumed(f, i, condition, True) and not selected_branch(f, i, condition, True) and holds(f, i, condition, True):
+    if not followed(f, i, condition, True) and holds(f, i, condition, True):
         jump(f, i)
 
 
 @opcode("POP_JUMP_IF_FALSE", effect=-1)
 def pop_jump_if_false(f: SymbolicFrame, i: Instr) -> None:
     condition = f.pop()
-    if not branch(f, i, condition, False) and not assumed(f, i, condition, False) and not selected_branch(f, i, condition, False) and holds(f, i, condition, False) is False:
+    if not followed(f, i, condition, False) and holds(f, i, condition, False) is False:
         jump(f, i)
 
 

@@ -4,6 +4,9 @@ answers has an entry, and none has a break.
 A frame may ask conditions of any number of inputs, a few of each, since each computes anew what rounds of a loop have made of the input. The number of
 entries that nothing but answers tells apart is bounded, too: where a call meets `MOST_ANSWERS` such entries, none of which has its answers, the next entry
 has breaks there, and serves all of them.
+
+Numbers that an input of ints holds, as the places where the fields of a layer begin, are guarded likewise where Python needs them: for sizes, the bounds of
+slices, loops. That is tried where a frame would break otherwise, and where no symbol can stand for them.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue, decides
 from dynacompile.capture.tensors.torch_modes import TorchModes
-from dynacompile.capture.values.constant import ConstantValue, is_none
-from dynacompile.capture.values.sequence import SequenceValue
+from dynacompile.capture.values.constant import ConstantValue, SliceValue, is_none
+from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.ir.source import Applied
 from dynacompile.private import of_torch
 
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 LOOKUPS = (torch.nn.functional.embedding, operator.getitem)
 MOST_CONDITIONS = 2  # of an input
 MOST_IN_CLAUSES = 8  # of an input, where a break is the alternative
+MOST_NUMBERS = 16  # of an input, which Python needs
 MOST_ANSWERS = 4  # entries of a frame
 MOST_OPERATIONS = 32
 MOST_BYTES = 1 << 20  # of the input: an entry reads it once more
@@ -47,12 +51,15 @@ MOST_BYTES = 1 << 20  # of the input: an entry reads it once more
 
 class Conditions:
     """asked: how many conditions on inputs guards ask. of_inputs: of them, how many by the input, and whether they are about rows. answers: of those that were
-    asked, by the tensor and its version."""
+    asked, by the tensor and its version. numbers: that inputs hold, by the input and how it is read. knows_more: guards could tell a number, but were not to.
+    """
 
     def __init__(self) -> None:
         self.asked = 0
         self.of_inputs: Counter[tuple[torch.fx.Node, bool]] = Counter()
         self.answers: dict[tuple[torch.fx.Node, int, int | None], bool] = {}
+        self.numbers: dict[tuple[torch.fx.Node, str], int] = {}
+        self.knows_more = False
 
 
 class Condition:
@@ -63,7 +70,7 @@ class Condition:
         self.steps = steps
         self.stores = any(target is operator.setitem for _, target, _, _ in steps)
 
-    def __call__(self, given: object) -> bool | None:
+    def __call__(self, given: object) -> Any:
         """Whether it holds, as a guard asks; None of what is no plain tensor, whose methods may be the user's, and of one that is long."""
         if type(given) not in PLAIN_CLASSES or given.numel() * given.itemsize > MOST_BYTES:  # type: ignore[attr-defined]
             return None
@@ -77,12 +84,22 @@ class Condition:
                 return None
 
     @torch.no_grad()
-    def holds(self, given: object) -> bool:
+    def holds(self, given: object) -> Any:
         values: list[Any] = [given]
         for kind, target, args, kwargs in self.steps:
             args, kwargs = torch.fx.node.map_aggregate((args, kwargs), lambda part: values[part.place] if isinstance(part, Step) else part)  # type: ignore[misc]
             values.append(getattr(args[0], target)(*args[1:], **kwargs) if kind == "call_method" else target(*args, **kwargs))
-        return bool(values[-1])
+        return self.told(values[-1])
+
+    def told(self, result: Any) -> Any:
+        return bool(result)
+
+
+class Reading(Condition):
+    """Computes an int from an input."""
+
+    def told(self, result: Any) -> Any:
+        return int(result)
 
 
 def may_ask(entries: Sequence[Sequence[Guard]]) -> bool:
@@ -97,6 +114,9 @@ def is_condition(guard: Guard) -> bool:
 class Step:
     def __init__(self, place: int):
         self.place = place
+
+    def __repr__(self) -> str:
+        return f"#{self.place}"
 
 
 @decides
@@ -165,20 +185,11 @@ def answer_to(cx: Context, tensor: TensorValue, rows: int | None = None, most: i
     of_inputs, about = cx.state(Conditions).of_inputs, (placeholder, rows is not None)
     if not (cx.manner.asks_inputs or cx.fullgraph) or of_inputs[about] >= most or is_resume(cx.frames[0].code):
         return None
-    given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
-    if (
-        type(given) is not TensorValue
-        or given.source is None
-        or given.source in cx.state(RandomState).drawn
-        or cx.recorder.was_written(given)
-        or cx.recorder.is_inference(given.fake)
-    ):
-        return None
-    real = given.real
-    if real.requires_grad:
+    given = given_as(cx, placeholder)
+    if given is None:
         return None
     asked = Condition(listed)
-    answer = cx.guarded_call(asked, [real], {})
+    answer = cx.guarded_call(asked, [given.real], {})
     if answer is None:
         return None
     cx.state(Conditions).asked += 1
@@ -188,6 +199,70 @@ def answer_to(cx: Context, tensor: TensorValue, rows: int | None = None, most: i
     cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
     cx.guard("EQUALS", Applied(given.source, asked, f" in the condition at {cx.site()}"), answer)
     return answer
+
+
+def known_number(cx: Context, tensor: TensorValue) -> int | None:
+    """The int that a tensor of one element holds, where an input alone decides it, and a guard may say so; else None."""
+    fake = tensor.fake
+    if fake.numel() != 1 or fake.is_floating_point() or fake.is_complex() or cx.state(TorchModes).autocasts or cx.bodies or cx.state(Settings).changed:
+        return None
+    found = operations_of(cx.recorder, tensor.node)
+    given = given_as(cx, found[0]) if found is not None and found[0] is not None else None
+    if found is None or given is None or not (cx.manner.asks_inputs or cx.fullgraph):
+        return None
+    placeholder, operations = found
+    listed = steps_of(placeholder, operations)
+    numbers, key = cx.state(Conditions).numbers, (given.node, repr(listed))
+    if key not in numbers:
+        if sum(node is placeholder for node, _ in numbers) >= MOST_NUMBERS:
+            return None
+        if not cx.manner.numbers:
+            cx.state(Conditions).knows_more = True
+            return None
+        asked = Reading(listed)
+        number = cx.guarded_call(asked, [given.real], {})
+        if number is None:
+            return None
+        numbers[key] = number
+        cx.recorder.shown.add(storage_of(given.fake))
+        cx.guard("EQUALS", Applied(given.source, asked, f" in the number at {cx.site()}"), number)
+    cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
+    return numbers[key]
+
+
+def given_as(cx: Context, placeholder: torch.fx.Node) -> TensorValue | None:
+    """The input behind a placeholder, where it is as the call has given it, and guards may read it."""
+    given = next((v for v in cx.recorder.values.values() if v.node is placeholder), None)
+    if (
+        type(given) is not TensorValue
+        or given.source is None
+        or given.source in cx.state(RandomState).drawn
+        or cx.recorder.was_written(given)
+        or cx.recorder.is_inference(given.fake)
+        or given.real.requires_grad
+    ):
+        return None
+    return given
+
+
+def with_known_numbers(cx: Context, args: Sequence[Value], kwargs: Mapping[str, Value]) -> tuple[list[Value], dict[str, Value]] | None:
+    """Operands with numbers in place of the tensors among them whose number guards may tell; None where there are none."""
+    changed = False
+
+    def known(value: Value, inside: bool) -> Value:
+        nonlocal changed
+        if type(value) is TensorValue and inside and not value.fake.dim() and (number := known_number(cx, value)) is not None:
+            changed = True
+            return ConstantValue(number)
+        if isinstance(value, SliceValue):
+            return SliceValue([known(part, True) for part in value.parts])
+        if isinstance(value, (ListValue, TupleValue)):
+            items = [known(item, True) for item in value.items]
+            return value if all(a is b for a, b in zip(items, value.items)) else TupleValue(items)
+        return value
+
+    given = [known(value, place > 0) for place, value in enumerate(args)], {name: known(value, True) for name, value in kwargs.items()}
+    return given if changed else None
 
 
 def operations_of(recorder: Recording, node: torch.fx.Node) -> tuple[torch.fx.Node | None, list[torch.fx.Node]] | None:

@@ -16,6 +16,7 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.operator_names import COMPARISONS, INPLACE
 from dynacompile.capture.recorded import storage_of
+from dynacompile.capture.tensors.entry_conditions import known_number
 from dynacompile.capture.tensors.tensor import METHODS, READERS, TensorValue, decided
 from dynacompile.capture.values.base import Value, builtin_attribute
 from dynacompile.capture.values.constant import ConstantValue
@@ -37,10 +38,17 @@ MOST_ITEMS = 16  # of a tensor that becomes a list
 
 class ReadNumber(Value):
     """tensor: holds the number, in float64, int64 or bool, or an int in float64; nobody writes it, and autograd does not follow it. cls: what Python has.
-    unwritten: gives an input that holds the same number, while it does."""
+    unwritten: gives an input that holds the same number, while it does. told: gives the number, where guards may tell it."""
 
-    def __init__(self, tensor: TensorValue, cls: type, unwritten: Callable[[], TensorValue | None] = lambda: None, most: int | None = None):
-        self.tensor, self.cls, self.unwritten, self.most = tensor, cls, unwritten, 1 if cls is bool else most
+    def __init__(
+        self,
+        tensor: TensorValue,
+        cls: type,
+        unwritten: Callable[[], TensorValue | None] = lambda: None,
+        most: int | None = None,
+        told: Callable[[], int | None] = lambda: None,
+    ):
+        self.tensor, self.cls, self.unwritten, self.most, self.told = tensor, cls, unwritten, 1 if cls is bool else most, told
 
     def describe(self) -> str:
         return f"a number read from {self.tensor.describe()}"
@@ -49,7 +57,10 @@ class ReadNumber(Value):
         return self.cls
 
     def constant(self) -> Any:
-        raise unsupported("to-python", self.describe())
+        number = self.told() if self.cls is int else None
+        if number is None:
+            raise unsupported("to-python", self.describe())
+        return number
 
     identity = constant
 
@@ -80,7 +91,8 @@ class ReadNumber(Value):
         raise unsupported("to-python", f"{name}() of {self.describe()}")
 
     def argument(self) -> tuple[Any, Any]:
-        return self.constant()
+        number = self.constant()
+        return number, number
 
     def with_tensors(self, cx: Context) -> bool:
         """Whether operations of torch may take it, as far as the number itself goes."""
@@ -114,8 +126,8 @@ def read_number(cx: Context, tensor: TensorValue, cls: type | None = None) -> Va
     assert isinstance(kept, TensorValue)
     cx.recorder.optional.update(dict.fromkeys(cx.recorder.nodes[before:]))
     if tensor.source is None or tensor.new_data is not None or type(tensor) is not TensorValue or cls not in (None, kind):
-        return ReadNumber(kept, cls or kind)
-    return ReadNumber(kept, kind, while_unwritten(cx, tensor))
+        return ReadNumber(kept, cls or kind, told=lambda: known_number(cx, kept))
+    return ReadNumber(kept, kind, while_unwritten(cx, tensor), told=lambda: known_number(cx, kept))
 
 
 def while_unwritten(cx: Context, tensor: TensorValue) -> Callable[[], TensorValue | None]:

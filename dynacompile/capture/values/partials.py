@@ -95,7 +95,6 @@ class PartialValue(CallableValue):
             out.emit("SWAP", 2)
             out.store_attr(name)
 
-
     def rebuild_parts(self, out: Writer, before: int) -> None:
         """The call of what makes it, which is given as many arguments before."""
         for arg in (self.function, *self.args, *self.kwargs.values()):
