@@ -336,6 +336,82 @@ def best_nodes() -> Any:
 # equations, flows, distributions
 
 
+@program("torchsde")
+def equation_with_noise() -> Any:
+    import torchsde
+
+    class Equation(nn.Module):
+        noise_type, sde_type = "diagonal", "ito"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.drift, self.diffusion = nn.Linear(3, 3), nn.Linear(3, 3)
+
+        def f(self, t: Any, y: Any) -> Any:
+            return self.drift(y)
+
+        def g(self, t: Any, y: Any) -> Any:
+            return self.diffusion(y).sigmoid()
+
+    y, times = torch.randn(4, 3), torch.linspace(0, 1, 3)
+
+    def call(m: Any, turn: int) -> Any:
+        return torchsde.sdeint(m, y, times, bm=torchsde.BrownianInterval(0.0, 1.0, size=(4, 3), entropy=3), dt=0.25, method="euler")
+
+    return Equation(), call
+
+
+def observed(data: Any) -> None:
+    import pyro
+    import pyro.distributions as dist
+
+    place = pyro.sample("place", dist.Normal(torch.tensor(0.0), torch.tensor(10.0)))
+    with pyro.plate("data", len(data)):
+        pyro.sample("seen", dist.Normal(place, 1.0), obs=data)
+
+
+@program("pyro-ppl", trains=False)
+def trace_of_a_model() -> Any:
+    from pyro import poutine
+
+    data = torch.randn(20) + 3
+    return nn.Identity(), lambda m, turn: m(poutine.trace(observed).get_trace(data).log_prob_sum())
+
+
+@program("pyro-ppl")
+def loss_of_variational_inference() -> Any:
+    import pyro
+    import pyro.distributions as dist
+    from pyro.infer import Trace_ELBO
+
+    class Guide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.place, self.width = nn.Parameter(torch.tensor(0.0)), nn.Parameter(torch.tensor(0.0))
+
+        def forward(self, data: Any) -> None:
+            pyro.sample("place", dist.Normal(self.place, self.width.exp()))
+
+    data, loss = torch.randn(20) + 3, Trace_ELBO()
+    return Guide(), lambda m, turn: loss.differentiable_loss(observed, m, data)
+
+
+@program("higher")
+def steps_of_an_inner_loop() -> Any:
+    import higher
+
+    x = torch.randn(5, 3)
+
+    def call(m: Any, turn: int) -> Any:
+        inner = torch.optim.SGD(m.parameters(), lr=0.1)
+        with higher.innerloop_ctx(m, inner, copy_initial_weights=False) as (functional, step):
+            for _ in range(2):
+                step.step(functional(x).pow(2).mean())
+            return functional(x).sum()
+
+    return nn.Linear(3, 1), call
+
+
 @program("torchdiffeq")
 def equation_by_fixed_steps() -> Any:
     from torchdiffeq import odeint
@@ -489,6 +565,15 @@ def rotations_and_losses() -> Any:
         return kornia.geometry.rotate(y, torch.tensor([10.0, 20.0])), warped, kornia.color.rgb_to_lab(y.sigmoid()), losses
 
     return nn.Conv2d(3, 3, 3, padding=1), call
+
+
+@program("kornia", trains=False)
+def augmented_images_and_masks() -> Any:
+    import kornia.augmentation as augmentation
+
+    flip, turn_round = augmentation.RandomHorizontalFlip(p=0.5), augmentation.RandomAffine(10.0, p=1.0)
+    images, masks = torch.rand(2, 3, 16, 16), torch.ones(2, 1, 16, 16)
+    return augmentation.AugmentationSequential(flip, turn_round, data_keys=["input", "mask"]), lambda m, turn: m(images, masks)
 
 
 @program("monai")

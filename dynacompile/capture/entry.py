@@ -354,7 +354,7 @@ def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:
                 attempt.raised = reason if reason.value.trail and reason.value.can_be_made() else None
                 reason.__traceback__ = None  # it would hold this frame, which holds it, and so the caller's, until garbage is collected
             return attempt
-        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated, Refused, TurnsOnGradients, BodyWrites, RunsWhole):
+        except (VerifyError, NeedsSymbols, NeedsNumbers, MarkViolated, Refused, TurnsOnGradients, BodyWrites, RunsWhole, HookLeaves):
             raise
         except Exception as bug:
             if is_undecided(bug):

@@ -186,7 +186,6 @@ def marks_an_input(x):
 
 
 BREAKING = [
-    (hooks_with_effects, "sub-graph"),
     (hooks_an_input, "hooks"),
     (removes, "hooks"),
     (changes_what_the_hook_reads, "hooks"),

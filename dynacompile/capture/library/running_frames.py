@@ -44,9 +44,20 @@ class FrameValue(Value):
                 return self.frame.scope.namespace
             case "f_back":
                 return FrameValue(frame_at(cx, depth + 1))
-            case "f_code" if not is_resume(self.frame.code):
-                return ConstantValue(self.frame.code)
+            case "f_code":
+                return ConstantValue(code_of(cx, self.frame))
         raise unsupported("unknown-object", f"{name} of {self.describe()}")
+
+
+def code_of(cx: Context, frame: Frame) -> types.CodeType:
+    """The code that the program knows the frame by, also where a resume function goes on with it."""
+    if not is_resume(frame.code):
+        return frame.code
+    origin = cx.codes.origin(frame.decoded)
+    code = None if origin is None else origin.whole.reference()
+    if code is None:
+        raise unsupported("unknown-object", f"f_code of the frame of {frame.code.co_qualname}")
+    return code
 
 
 def frame_at(cx: Context, depth: int) -> Frame:

@@ -5,7 +5,7 @@ A frame may ask conditions of any number of inputs, a few of each, since each co
 entries that nothing but answers tells apart is bounded, too: where a call meets `MOST_ANSWERS` such entries, none of which has its answers, the next entry
 has breaks there, and serves all of them.
 
-Numbers that an input of ints holds, as the places where the fields of a layer begin, are guarded likewise where Python needs them: for sizes, the bounds of
+Numbers that a buffer of ints holds, as the places where the fields of a layer begin, are guarded likewise where Python needs them: for sizes, the bounds of
 slices, loops. That is tried where a frame would break otherwise, and where no symbol can stand for them.
 """
 
@@ -31,7 +31,7 @@ from dynacompile.capture.tensors.tensor import PLAIN_CLASSES, TensorValue, decid
 from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.constant import ConstantValue, SliceValue, is_none
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
-from dynacompile.ir.source import Applied
+from dynacompile.ir.source import Applied, Local
 from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def known_number(cx: Context, tensor: TensorValue) -> int | None:
         return None
     found = operations_of(cx.recorder, tensor.node)
     given = given_as(cx, found[0]) if found is not None and found[0] is not None else None
-    if found is None or given is None or not (cx.manner.asks_inputs or cx.fullgraph):
+    if found is None or given is None or not cx.fullgraph and not (cx.manner.asks_inputs and is_settled(given)):
         return None
     placeholder, operations = found
     listed = steps_of(placeholder, operations)
@@ -228,6 +228,11 @@ def known_number(cx: Context, tensor: TensorValue) -> int | None:
         cx.guard("EQUALS", Applied(given.source, asked, f" in the number at {cx.site()}"), number)
     cx.recorder.optional.update(dict.fromkeys(n for n in operations if n.target is not operator.setitem))
     return numbers[key]
+
+
+def is_settled(given: TensorValue) -> bool:
+    """Whether an input holds ints, as attribute of an object: what an argument holds, or what is computed of floats, may be another number in each call."""
+    return not isinstance(given.source, Local) and not given.fake.is_floating_point() and not given.fake.is_complex()
 
 
 def given_as(cx: Context, placeholder: torch.fx.Node) -> TensorValue | None:

@@ -22,6 +22,7 @@ from dynacompile.capture.values.functions import BoundMethod, FunctionValue
 from dynacompile.capture.values.partials import PartialValue
 from dynacompile.capture.values.rows import handles
 from dynacompile.capture.values.sequence import ListValue, TupleValue
+from dynacompile.errors import Unsupported
 from dynacompile.ir.source import Attr
 from dynacompile.ops.backward_steps import TensorHook
 
@@ -40,7 +41,8 @@ Place = tuple["CodeType", int]  # of an instruction
 
 class HookLeaves(Exception):
     """A tensor that has a hook in the graph leaves it, or a leaf that was made there: what asks for its gradient later is to see what the hook gave, so
-    autograd itself has to have the hook, or the leaf. after: whether a hook can be registered after the graph; else there is a break."""
+    autograd itself has to have the hook, or the leaf. So it is with hooks that capture can't follow. after: whether a hook can be
+    registered after the graph; else there is a break."""
 
     def __init__(self, place: Place, after: bool):
         self.place, self.after = place, after
@@ -179,6 +181,8 @@ def register_hook(cx: Context, tensor: TensorValue, args: list[Value], kwargs: d
             body = Function(cx, "register_hook", hook, [tensor], {}, [0], example)
     except Raised as reason:  # it is the backward pass that runs the hook, and what it finds then may be other than now
         raise unsupported("hooks", f"{tensor.describe()}, with one that would raise now,") from reason
+    except Unsupported as reason:  # Python runs it, in each backward pass
+        raise HookLeaves(place, after=True) from reason
     if draws.seen:
         raise unsupported("random-state", "a tensor's hook")
     if any(key[0] not in LASTING for key in cx.guards.keys() - known):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from dynacompile.capture.bytecode import Decoded
+    from dynacompile.capture.bytecode import CodeCache, Decoded
     from dynacompile.capture.manner import Manner
     from dynacompile.capture.symbols import Symbols
     from dynacompile.capture.values.base import Value
@@ -207,6 +207,7 @@ class Context(Reading, Guarding, Running, Protocol):
     policy: ShapePolicy | None
     bodies: list[SubGraph]
     fullgraph: bool
+    codes: CodeCache
     replays_reports: bool
     hoisted: bool
     grads: Mapping[int, tuple[torch.Tensor, torch.Tensor | None]]

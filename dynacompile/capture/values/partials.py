@@ -125,7 +125,11 @@ def source_of(cx: Context, real: functools.partial, source: Source, name: str) -
 
 
 @handles(functools.partial)
-def row_partial(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> PartialValue:
+def row_partial(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return made_partial(cx, args, kwargs)
+
+
+def made_partial(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> PartialValue:
     if not args:
         raise unsupported("would-raise", "a partial of nothing")
     function = args[0]
@@ -196,7 +200,7 @@ def is_partial_class(cls: type) -> bool:
 
 
 def made_partial_object(cx: Context, cls: type, args: list[Value], kwargs: dict[str, Value]) -> PartialObjectValue:
-    return PartialObjectValue(cls, row_partial(cx, args, kwargs))
+    return PartialObjectValue(cls, made_partial(cx, args, kwargs))
 
 
 def wrap_partial_object(cx: Context, real: functools.partial, source: Source) -> Value:
