@@ -134,7 +134,7 @@ def test_what_runs_as_python_is_said_once(target):
 
 
 def fn_refused_if_asked(x, asked=True):
-    return x + sys._getframe().f_lineno if asked else x + 1
+    return x + len(sys._getframe().f_locals) if asked else x + 1
 
 
 def test_each_compile_of_what_was_refused_before_says_so():
