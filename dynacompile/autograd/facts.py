@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from dynacompile.ir.shapes import expression_of, hint_of
-from dynacompile.ops.checks import CHECKED, DIVIDING
+from dynacompile.ops.checks import CHECKED, DIVIDING, FILLING, is_held
 from dynacompile.ops.collectives import is_collective
 from dynacompile.ops.table import TABLE
 from dynacompile.private import of_torch
@@ -52,9 +52,11 @@ def has_effect(node: torch.fx.Node) -> bool:
 def looks_at_values(node: torch.fx.Node) -> bool:
     """It raises by them, as where an index lies outside."""
     value = node.meta.get("val")
-    return node.target in CHECKED or (
-        node.target in DIVIDING and isinstance(value, FakeTensor) and value.device.type == "cpu" and not value.dtype.is_floating_point
-    )
+    if not isinstance(value, FakeTensor) or value.device.type != "cpu":
+        return node.target in CHECKED
+    if node.target in FILLING:
+        return not is_held(value.dtype, node.args[2].meta["val"].dtype)  # type: ignore[union-attr]
+    return node.target in CHECKED or (node.target in DIVIDING and not value.dtype.is_floating_point)
 
 
 def geometry(node: torch.fx.Node) -> Geometry | None:

@@ -67,8 +67,11 @@ class FakeMode(FakeTensorMode):
             return found
         run: Any = super().dispatch
         made = run(func, types, args, kwargs or {})
-        if func in VIEWS and (found := view_fake(self, func, args)) is not None:  # by the guards that the rule made
-            return found
+        if func in VIEWS:
+            found = view_fake(self, func, args)  # by the guards that the rule made
+            found = view_fake(self, func, args, made) if found is None else found
+            if found is not None:
+                return found
         if func not in self.writes:
             self.writes[func] = written_by(func)
         if (written := self.writes[func]) is not None:

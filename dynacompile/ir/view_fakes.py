@@ -6,10 +6,11 @@ memory format by all strides. With symbolic sizes a rule takes milliseconds.
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,17 +22,28 @@ from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 VIEWS = frozenset({torch.ops.aten.view.default, of_torch.aten_unsafe_view})
 
 
-def view_fake(mode: FakeTensorMode, func: Any, args: Sequence[Any]) -> FakeTensor | None:
-    """The result of a view, with what is known of sizes for all calls; None where that is too little, for all other operations, and for what ATen refuses."""
+def view_fake(mode: FakeTensorMode, func: Any, args: Sequence[Any], made: Any = None) -> FakeTensor | None:
+    """The result of a view, with what is known of sizes for all calls; None where that is too little, for all other operations, and for what ATen refuses.
+
+    made: what torch's rule gives, where that was asked. Where ATen gives other strides for sizes that are more than 1 in this call, guards say that they are.
+    """
     if func not in VIEWS or len(args) != 2 or type(args[0]) is not FakeTensor:
         return None
     x, asked = args
     if x.fake_mode is not mode or x.constant is not None or x.layout is not torch.strided:
         return None
-    shape, old, asked = (tuple(map(as_known, numbers)) for numbers in (x.shape, x.stride(), asked))
-    size = inferred(shape, asked) if all(map(counts, (*shape, *asked))) else None
-    stride = None if size is None else strides_of_view(shape, old, size)
-    return None if size is None or stride is None else aliased(mode, x, size, stride, x.storage_offset())
+    rule = by_all_calls if made is None else by_this_call
+    shape, old, asked = (tuple(map(as_known, numbers)) for numbers in (x.shape, x.stride(), asked if made is None else made.shape))
+    size = inferred(shape, asked) if all(map(rule.counts, (*shape, *asked))) else None
+    stride = None if size is None else strides_of_view(shape, old, size, rule.differ)
+    if size is None or stride is None:
+        return None
+    if made is not None:
+        if [*map(hint, stride)] == [*map(hint, made.stride())]:
+            return None
+        if not all(bool(n >= 2) for n in (*shape, *size) if type(n) is not int and not statically(n >= 2)):
+            return None
+    return aliased(mode, x, size, stride, x.storage_offset())
 
 
 def as_known(size: Any) -> Any:
@@ -42,9 +54,11 @@ def as_known(size: Any) -> Any:
     return size if known is None else known
 
 
-def counts(size: Any) -> bool:
-    """Whether it is a number, or at least 2 in every call."""
-    return type(size) is int or (isinstance(size, torch.SymInt) and statically(size >= 2))
+class Rule(NamedTuple):
+    """counts: whether a size is a number, or at least 2. differ: whether two sizes are two numbers."""
+
+    counts: Callable[[Any], bool]
+    differ: Callable[[Any, Any], bool]
 
 
 def inferred(shape: Sequence[Any], asked: Sequence[Any]) -> tuple[Any, ...] | None:
@@ -61,7 +75,9 @@ def inferred(shape: Sequence[Any], asked: Sequence[Any]) -> tuple[Any, ...] | No
     return tuple(rest if is_number(n, -1) else n for n in asked) if same(rest * known, elements) else None
 
 
-def strides_of_view(shape: tuple[Any, ...], stride: Sequence[Any], size: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def strides_of_view(
+    shape: tuple[Any, ...], stride: Sequence[Any], size: tuple[Any, ...], differ: Callable[[Any, Any], bool] = operator.ne
+) -> tuple[Any, ...] | None:
     """As ATen finds them (computeStride): runs of dimensions of `shape` that are one in memory are divided up anew. None where a dimension of `size`
     lies across two of them, or where a call decides what is one."""
     if not shape:
@@ -96,14 +112,23 @@ def same(a: Any, b: Any) -> bool:
     return bool((a if type(a) is int else a.node.expr) == (b if type(b) is int else b.node.expr))
 
 
-def differ(a: Any, b: Any) -> bool:
-    """Whether they are two numbers in every call."""
-    return a != b if type(a) is type(b) is int else statically(a != b)
-
-
 def statically(condition: Any) -> bool:
     """Whether it holds in every call, by what is known already."""
     return condition if type(condition) is bool else sys.modules[SYMBOLIC].statically_known_true(condition)
+
+
+def hint(size: Any) -> int | None:
+    """What a size is in this call, without a guard; None where values decide."""
+    return size if type(size) is int else int(size.node.hint) if size.node.has_hint() else None
+
+
+def is_plural(size: Any) -> bool:
+    known = hint(size)
+    return known is not None and known >= 2
+
+
+by_all_calls = Rule(lambda n: type(n) is int or isinstance(n, torch.SymInt) and statically(n >= 2), lambda a, b: statically(a != b))
+by_this_call = Rule(lambda n: type(n) is int or isinstance(n, torch.SymInt) and is_plural(n), lambda a, b: hint(a) != hint(b))
 
 
 def is_view(func: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,15 +11,17 @@ import torch.fx
 
 from dynacompile.ir.body import Body
 from dynacompile.ir.index import Extent, Index, strided
-from dynacompile.ir.loops import Op
-from dynacompile.lower.context import DTYPES, Lowering, geometry, plain
+from dynacompile.ir.loops import Extern, Nest, Op, Ref
+from dynacompile.lower.context import DTYPES, Lowering, geometry, origin, plain
 from dynacompile.lower.numbers import number
 from dynacompile.lower.placement import as_number, is_elsewhere, is_readable
 from dynacompile.lower.values import Expander, Value, nearest
+from dynacompile.ops.checks import is_held
 from dynacompile.ops.pointwise import NotCovered
 from dynacompile.ops.scalars import NEAREST, compute_dtype
 from dynacompile.ops.table import TABLE, Row
 
+FILL = torch.ops.aten.masked_fill.Tensor
 CONVERSIONS = frozenset({"to_copy", "cast_prims"})
 """Explicit conversions. Of a narrow number they see what its tensor holds, rounded; so do operations whose result has another type by its other operands."""
 JUMPS = frozenset(
@@ -71,6 +74,8 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     def operand(arg: object) -> object:
         if isinstance(arg, torch.fx.Node):
             given = low.values[arg]
+            if isinstance(given, str) and node.target is FILL and arg is node.args[2]:
+                given = check_held(low, node, given, val)
             if isinstance(given, str):
                 given = as_number(low, given, val.device, node)
                 buffer = low.buffers[given]
@@ -107,6 +112,32 @@ def lower_pointwise(low: Lowering, node: torch.fx.Node, row: Row) -> None:
     buffer = low.add(node.name, val)
     low.finish_pointwise(o, result, buffer, node)
     low.values[node] = node.name
+
+
+def check_held(low: Lowering, node: torch.fx.Node, name: str, val: torch.Tensor) -> str:
+    """A value that fills CPU memory, which eager refuses where the type of the memory does not hold it: a step before fills one element by eager's operator,
+    which raises its error. Gives the buffer of that element, or the one of `name` where no value of its type is refused."""
+    buffer = low.buffers[name]
+    if val.device.type != "cpu" or buffer.device.type != "cpu" or is_held(val.dtype, buffer.dtype, known_number(low, name)):
+        return name
+    element, where = (low.add_temp(low.fresh(f"{node.name}_{part}"), dtype, val.device, ()) for part, dtype in (("element", val.dtype), ("where", torch.bool)))
+    for made in (element, where):
+        o = low.expander(made.dtype)
+        o.body.store(o.constant(True, made.dtype).id, made.name, Index())
+        low.steps.append(Nest(made.name, (), tuple(o.body.ops), (origin(node),)))
+    held = replace(element, name=low.fresh(f"{node.name}_held"), kind="extern")
+    low.buffers[held.name] = held
+    low.steps.append(Extern(held.name, FILL, (Ref(element.name), Ref(where.name), Ref(name)), {}, (held.name,), origins=(origin(node),)))
+    return held.name
+
+
+def known_number(low: Lowering, name: str) -> float | None:
+    """What a tensor of one element holds in every call: a baked tensor, or what a step before has stored there."""
+    baked = low.constants.get(name)
+    if baked is not None and baked.numel() == 1 and not baked.is_complex():
+        return baked.item()
+    made = next((step for step in reversed(low.steps) if isinstance(step, Nest) and step.name == name and not step.axes), None)
+    return made.body[0].attr if made is not None and [op.name for op in made.body] == ["constant", "store"] else None
 
 
 def jumps(node: torch.fx.Node) -> bool:

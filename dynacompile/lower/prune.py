@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dynacompile.ir.loops import Extern, LoopProgram, Nest, root
-from dynacompile.ops.checks import CHECKED, DIVIDING
+from dynacompile.ops.checks import CHECKED, DIVIDING, FILLING
 from dynacompile.ops.collectives import is_collective
 
 
@@ -29,6 +29,7 @@ def prune(program: LoopProgram) -> LoopProgram:
                 and not step.op._schema.is_mutable
                 and step.op not in CHECKED
                 and step.op not in DIVIDING
+                and step.op not in FILLING
                 and step.outputs
                 and not written & live
             ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,28 @@ DIVIDING = frozenset(
     | {aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor, aten.fmod.Tensor, aten.fmod.Scalar}
 )
 """The same of ints on CPUs, which raise where they divide by zero. Calls of ATen are made of those alone that may."""
+FILLING = frozenset({aten.masked_fill.Tensor})
+"""The same of a value that the type of the result does not hold, on CPUs. Calls of ATen are made of those alone whose type may not: see `is_held`."""
+
+
+def is_held(dtype: torch.dtype, of: torch.dtype, known: float | None = None) -> bool:
+    """Whether the type `dtype` holds each number of the type `of`, or the one number that is known. Unsigned types take negative numbers for what is left of
+    them, floats any infinity."""
+    if dtype is of or dtype is torch.bool:
+        return True
+    if known is not None:
+        lowest = highest = known
+        if dtype.is_floating_point and not math.isfinite(lowest):
+            return True
+    else:
+        lowest, highest = (False, True) if of is torch.bool else limits(of)
+    least, most = limits(dtype)
+    return (least or -most) <= lowest and highest <= most
+
+
+def limits(dtype: torch.dtype) -> tuple[float, float]:
+    info: Any = torch.iinfo(dtype) if not dtype.is_floating_point and not dtype.is_complex else torch.finfo(dtype)
+    return info.min, info.max
 
 
 def checked_quantile(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

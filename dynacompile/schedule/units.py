@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dynacompile.ir.loops import Axis, Buffer, Extern, LoopProgram, Nest, root
-from dynacompile.ops.checks import CHECKED, DIVIDING
+from dynacompile.ops.checks import CHECKED, DIVIDING, FILLING
 
 
 @dataclass
@@ -101,7 +101,7 @@ def make_units(program: LoopProgram) -> Units:
 def raises(unit: Unit, buffers: Mapping[str, Buffer]) -> bool:
     """Whether it is a call that raises by values, as where an index lies outside: on GPUs that is an assertion of the device."""
     op = unit.extern.op if unit.extern is not None else None
-    return (op in CHECKED or op in DIVIDING) and all(buffers[name].device.type == "cpu" for name in unit.reads)
+    return (op in CHECKED or op in DIVIDING or op in FILLING) and all(buffers[name].device.type == "cpu" for name in unit.reads)
 
 
 def link(earlier: Unit, later: Unit) -> None:

@@ -75,3 +75,18 @@ def test_formats_that_norms_choose_for_one_image(norm, layout, dynamic):
 
     x = LAYOUTS[layout](torch.randn(1, 16, 6, 8))
     assert dynacompile.compile(read, dynamic=dynamic, backend="eager", isolate_recompiles=True)(x) == read(x)
+
+
+def test_views_of_sizes_that_may_be_one():
+    """Half of a size that is at least 2 may be 1: a padding chooses its memory format by the stride that the batch of one image has behind a view."""
+
+    def padded(x):
+        t = F.max_pool2d(x, 2)
+        return F.pad(t.view(t.shape[0], 4, -1).sub(0.1).view(t.shape), (2, 0, 1, 1), mode="replicate")
+
+    compiled = dynacompile.compile(padded, dynamic={"x": {2: {}, 3: {}}}, options={"reference": True}, isolate_recompiles=True)
+    for sizes in ((7, 7), (12, 14), (5, 4)):
+        x = torch.randn(1, 4, *sizes).to(memory_format=torch.channels_last)
+        have, want = compiled(x), padded(x)
+        assert have.stride() == want.stride(), sizes
+        torch.testing.assert_close(have, want)

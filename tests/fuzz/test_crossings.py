@@ -4,7 +4,18 @@ import pytest
 import torch
 
 from tests.fuzz import crossings
-from tests.fuzz.crossing_parts import CALLS_OF_TWINS, EVENTS, LAYERS, STEPS, WIDER_EVENTS, WIDEST_CALLS, WIDEST_EVENTS, WIDEST_LAYERS, WIDEST_STEPS
+from tests.fuzz.crossing_layers import LAYERS, TRAINER_LAYERS, WIDEST_LAYERS
+from tests.fuzz.crossing_training import (
+    CALLS_OF_TWINS,
+    EVENTS,
+    STEPS,
+    TRAINER_EVENTS,
+    TRAINER_STEPS,
+    WIDER_EVENTS,
+    WIDEST_CALLS,
+    WIDEST_EVENTS,
+    WIDEST_STEPS,
+)
 from tests.fuzz.told_programs import Eager, Notes, differences, run
 
 
@@ -48,6 +59,18 @@ def test_every_widest_feature_comes():
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_widest_slice(seed):
     crossings.check(crossings.generate(crossings.WIDEST + seed), backend="aot_eager")
+
+
+def test_every_feature_of_trainers_comes():
+    seen = [crossings.generate(crossings.TRAINERS + seed) for seed in range(400)]
+    assert set(TRAINER_LAYERS) <= {name for p in seen for name in p.layers}
+    assert set(TRAINER_STEPS) <= {name for p in seen for name in p.steps}
+    assert set(TRAINER_EVENTS) <= {name for p in seen for name in p.events}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_slice_of_trainers(seed):
+    crossings.check(crossings.generate(crossings.TRAINERS + seed), backend="aot_eager")
 
 
 def told(change):

@@ -25,6 +25,7 @@ from dynacompile.capture.values.sequence import ListValue, TupleValue
 from dynacompile.cpython.instructions import Handler, Instr
 from dynacompile.errors import Unsupported
 from dynacompile.ir.symbolic_graphs import picked
+from dynacompile.ops.checks import is_held
 from dynacompile.ops.python_numbers import PYTHON_NUMBER, called_name
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ BETWEEN: dict[str, tuple[Sequence[str], Callable[[float, float], bool]]] = {
 """Draws that don't raise with two such numbers, which are 0 and 1 where they are not given."""
 DIVISIONS = frozenset("floordiv ifloordiv mod imod floor_divide floor_divide_ remainder remainder_ fmod fmod_ div div_ divide divide_".split())
 """Of ints, on CPUs: by zero."""
+FILLS = frozenset("masked_fill masked_fill_".split())
+"""By a tensor of a type with greater numbers, on CPUs."""
 SUBSCRIPTS = (operator.getitem, operator.setitem)
-NAMES = OF_MATRICES | OF_NUMBERS | AT_PLACES | DIVISIONS | {f"linalg_{name}" for name in OF_MATRICES} | {"getitem", "setitem"}
+NAMES = OF_MATRICES | OF_NUMBERS | AT_PLACES | DIVISIONS | FILLS | {f"linalg_{name}" for name in OF_MATRICES} | {"getitem", "setitem"}
 TRANSFORMS = ("fft_", "stft", "istft")
 FEW_KERNELS = frozenset(
     {
@@ -119,6 +122,8 @@ def may_raise(target: Any, name: str, args: Sequence[Value]) -> bool:
         return False
     if name in DIVISIONS:
         return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors) and not is_another_number_than_zero(args[-1], tensors)
+    if name in FILLS:
+        return len(tensors) == 3 and not is_held(tensors[0].dtype, tensors[2].dtype)
     return name in AT_PLACES or target in SUBSCRIPTS and len(args) > 1 and has_places(args[1])
 
 

@@ -1,6 +1,6 @@
-"""What the programs of crossings.py are made of: layers, parts of a training step, and events between calls, each a feature of PyTorch.
+"""What the modules of crossings.py are made of, each a feature of PyTorch: what a program has before its module, and the module's layers.
 
-A layer takes `h` of (rows, 4) and gives it again; `N` is its number in the module. The text of a step may use net, opt, x, out and loss.
+A layer takes `h` of (rows, 4) and gives it again; `N` is its number in the module.
 """
 
 from __future__ import annotations
@@ -302,198 +302,6 @@ LAYERS: dict[str, tuple[str, str]] = {
     ),
 }
 
-# Parts of a step: where they stand, and their lines.
-STEPS: dict[str, dict[str, str]] = {
-    "clip": {"grads": "torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)"},
-    "clip_value": {"grads": "torch.nn.utils.clip_grad_value_(net.parameters(), 0.1)"},
-    "grads_scaled": {"grads": "for p in net.parameters():\n    if p.grad is not None:\n        p.grad.mul_(0.5)"},
-    "grads_replaced": {"grads": "for p in net.parameters():\n    if p.grad is not None:\n        p.grad = p.grad.detach().clone() + 0.01"},
-    "grads_read": {"grads": "s.norms.append([None if p.grad is None else float(p.grad.to_dense().abs().float().sum()) for p in net.parameters()])"},
-    "one_grad_gone": {"grads": "next(iter(net.parameters())).grad = None"},
-    "penalty": {
-        "before": "x = x.detach().clone().requires_grad_()",
-        "loss": (
-            "slope, = torch.autograd.grad(out.sum(), x, create_graph=True, allow_unused=True)\nif slope is not None:\n    "
-            "loss = loss + (slope.norm(dim=-1) - 1).square().sum()"
-        ),
-    },
-    "regularised": {"loss": "loss = loss + 0.01 * sum(p.abs().square().sum() for p in net.parameters())"},
-    "loss_dict": {"loss": "s.losses['loss'] = loss.detach()\ns.losses.setdefault('all', []).append(loss.item())"},
-    "loss_mean": {"loss": "s.mean = loss.item() if s.mean is None else 0.9 * s.mean + 0.1 * loss.item()"},
-    "skip_infinite": {"loss": "if not torch.isfinite(loss):\n    s.skipped += 1\n    return loss.detach()"},
-    "input_written": {"before": "x = x * 1\nx[:, 0].add_(1)"},
-    "noise": {"before": "x = x + 0.1 * torch.randn_like(x)"},
-    "ema": {
-        "after": (
-            "with torch.no_grad():\n    for a, b in zip(s.average, net.parameters()):\n        if a.shape == b.shape:\n    "
-            "        a.mul_(0.9).add_(b.detach().to(a.dtype), alpha=0.1)"
-        )
-    },
-    "ema_lerp": {
-        "after": ("for a, b in zip(s.average, net.parameters()):\n    if a.dtype == b.dtype and a.shape == b.shape:\n        a.data.lerp_(b.data, 0.1)")
-    },
-    "manual_update": {
-        "after": (
-            "with torch.no_grad():\n    for p in net.parameters():\n        if p.grad is not None and not p.grad.is_sparse:\n            p -= 0.01 * p.grad"
-        )
-    },
-    "data_update": {"after": "for p in net.parameters():\n    if p.grad is not None:\n        p.data = p.data * 0.99"},
-    "twice": {"loss": "other = net(x + 1).square().mean()\nloss = loss + other"},
-    "retained_graph": {"backward": "loss.backward(retain_graph=True)\n(loss * 2).backward()"},
-    "by_autograd_grad": {
-        "backward": (
-            "params = [p for p in net.parameters() if p.requires_grad]\nfor p, g in zip(params, torch.autograd.grad(loss, "
-            "params, allow_unused=True)):\n    if g is not None:\n        p.grad = g if p.grad is None else p.grad + g"
-        )
-    },
-    "two_backwards": {"backward": "loss.backward()\nnet(x).sum().backward()"},
-    "anomaly": {"around": "torch.autograd.set_detect_anomaly(True, check_nan=False)"},
-    "autocast_step": {"around": "torch.autocast('cpu', torch.bfloat16)"},
-    "teacher": {"before": "with torch.no_grad():\n    s.target = net(x).detach().mean()", "loss": "loss = loss + (out - s.target).square().mean()"},
-    "history": {"after": "s.history.append(loss.detach())\ns.last = out"},
-    "schedule": {"after": "for group in opt.param_groups:\n    group['lr'] *= 0.9"},
-    "seeded_step": {"before": "torch.manual_seed(5)"},
-    "try_step": {
-        "before": "s.tried += 1",
-        "loss": (
-            "try:\n    if s.tried % 3 == 0:\n        raise RuntimeError('third')\nexcept RuntimeError as error:\n    "
-            "s.message = str(error)\n    loss = loss * 2"
-        ),
-    },
-    "eval_inside": {"loss": "net.eval()\nwith torch.no_grad():\n    s.score = net(x).sum()\nnet.train()"},
-    "post_accumulate": {},
-}
-
-UPDATES = {
-    "zero_none": "opt.step()\nopt.zero_grad()",
-    "zero_kept": "opt.step()\nopt.zero_grad(set_to_none=False)",
-    "zero_first": "opt.step()",
-    "every_second": "s.steps += 1\nif s.steps % 2 == 0:\n    opt.step()\n    opt.zero_grad()",
-    "partial": "opt.step()\nfor i, p in enumerate(net.parameters()):\n    if i % 2:\n        p.grad = None",
-    "none": "",
-}
-# Gradients that are 0 but for rounding, as of a bias before a norm, stay small by eps.
-OPTIMIZERS = (
-    "SGD(P, lr=0.05)",
-    "SGD(P, lr=0.05, momentum=0.9, nesterov=True)",
-    "Adam(P, lr=0.01, eps=0.01)",
-    "AdamW(P, lr=0.01, eps=0.01, foreach=True)",
-    "RMSprop(P, lr=0.01, eps=0.01)",
-)
-
-EVENTS: dict[str, str] = {
-    "nothing": "",
-    "freeze": "for p in list(net.parameters())[::2]:\n    p.requires_grad_(False)",
-    "freeze_all": "net.requires_grad_(False)",
-    "unfreeze": "net.requires_grad_(True)",
-    "eval": "net.eval()",
-    "train": "net.train()",
-    "part_eval": "list(net.children())[0].eval()",
-    "load": "net.load_state_dict({k: v * 1.1 if v.is_floating_point() else v for k, v in net.state_dict().items()})",
-    "load_assigned": "net.load_state_dict({k: v.clone() for k, v in net.state_dict().items()}, assign=True)\nopt = make_opt()",
-    "deepcopy": "net = copy.deepcopy(net)\nopt = make_opt()\ncall = build()",
-    "saved": "kept = io.BytesIO()\ntorch.save(net.state_dict(), kept)\nkept.seek(0)\nnet.load_state_dict(torch.load(kept))",
-    "double": "net.double()\ndtype = torch.float64",
-    "float": "net.float()\ndtype = torch.float32",
-    "bfloat16": "net.bfloat16()\ndtype = torch.bfloat16\nnote.loose = True",
-    "replaced": "net.head = nn.Linear(4, 4).to(dtype)",
-    "sequential_head": "net.head = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.2)).to(dtype)",
-    "identity_head": "net.head = nn.Identity()",
-    "parameter_set": "net.extra = nn.Parameter(torch.ones(4, dtype=dtype))",
-    "parameter_gone": "net.extra = None",
-    "bias_gone": "net.stem.bias = None",
-    "bias_back": "net.stem.bias = nn.Parameter(torch.ones(4, dtype=dtype))",
-    "retied": "net.head = net.stem",
-    "forward_hook": "handles.append(net.stem.register_forward_hook(lambda m, i, o: o + 1))",
-    "pre_hook": "handles.append(net.stem.register_forward_pre_hook(lambda m, i: (i[0] * 0.5,)))",
-    "kwarg_hook": "handles.append(net.register_forward_pre_hook(lambda m, a, k: (a, {**k, 'shift': 2.0}), with_kwargs=True))",
-    "backward_hook": "handles.append(net.stem.register_full_backward_hook(lambda m, gi, go: tuple(None if g is None else g * 2 for g in gi)))",
-    "backward_pre_hook": "handles.append(net.head.register_full_backward_pre_hook(lambda m, go: tuple(None if g is None else g * 0.5 for g in go)))",
-    "parameter_hook": "handles.append(net.stem.weight.register_hook(lambda g: g * 3))",
-    "post_hook": (
-        "handles.append(next(iter(net.parameters())).register_post_accumulate_grad_hook(lambda p: sums.append(float(p.grad.to_dense().abs().float().sum()))))"
-    ),
-    "hooks_gone": "for handle in handles:\n    handle.remove()\nhandles.clear()",
-    "global_hook": "handles.append(nn.modules.module.register_module_forward_hook(lambda m, i, o: o * 2 if m is net.stem else None))",
-    "no_grad_call": "around = torch.no_grad",
-    "inference_call": "around = torch.inference_mode",
-    "autocast_call": "around = lambda: torch.autocast('cpu', torch.bfloat16)\nnote.loose = True",
-    "autocast_half_call": "around = lambda: torch.autocast('cpu', torch.float16)\nnote.loose = True",
-    "anomaly_call": "around = lambda: torch.autograd.set_detect_anomaly(True, check_nan=False)",
-    "plain_call": "around = contextlib.nullcontext",
-    "default_dtype": "torch.set_default_dtype(torch.float64 if torch.get_default_dtype() is torch.float32 else torch.float32)",
-    "deterministic": "torch.use_deterministic_algorithms(True)",
-    "rows": "rows = [5, 1, 2, 7, 0, 4][i % 6]",
-    "one_row": "rows = 1",
-    "two_rows": "rows = 2",
-    "no_rows": "rows = 0",
-    "input_gradient": "needs = not needs",
-    "wrong_width": "width = 5",
-    "right_width": "width = 4",
-    "nan": "poison = float('nan')",
-    "no_nan": "poison = 1.0",
-    "layout": "layout = random.choice(['t', 'expand', 'slice', ''])",
-    "subclass_input": "layout = 'subclass'",
-    "inference_input": "layout, around = 'inference', torch.no_grad",
-    "extra_argument": "extra = (torch.ones(2),) if not extra else ()",
-    "parameter_scaled": "with torch.no_grad():\n    net.stem.weight.mul_(1.1)",
-    "parameter_data": "net.stem.weight.data = torch.eye(4, dtype=dtype) * 0.5",
-    "parameter_swapped": "net.stem.weight = nn.Parameter(net.stem.weight.detach().clone().t())",
-    "parameter_vector": "torch.nn.utils.vector_to_parameters(torch.nn.utils.parameters_to_vector(net.parameters()).detach() * 0.9, net.parameters())",
-    "zero": "net.zero_grad(set_to_none=i % 2 == 0)",
-    "gradients_set": "for p in net.parameters():\n    p.grad = torch.ones_like(p)",
-    "rate": "for group in opt.param_groups:\n    group['lr'] = 0.02 * (i + 1)",
-    "optimizer_loaded": "opt.load_state_dict(copy.deepcopy(opt.state_dict()))",
-    "optimizer_new": "opt = make_opt()",
-    "parametrized": "parametrizations.weight_norm(net.stem)\nopt = make_opt()",
-    "parametrization_gone": "if parametrize.is_parametrized(net.stem):\n    parametrize.remove_parametrizations(net.stem, 'weight')\n    opt = make_opt()",
-    "patched_forward": "net.head.forward = lambda h: h * 2",
-    "unpatched": "net.head.__dict__.pop('forward', None)",
-    "class_forward": (
-        "class Other(type(net.stem)):\n    def forward(self, h):\n        return super().forward(h) + 1\nif "
-        "type(net.stem) is nn.Linear:\n    net.stem.__class__ = Other"
-    ),
-    "seeded": "torch.manual_seed(i)",
-    "flag": "net.flag = not net.flag",
-    "number": "net.number += 0.5",
-    "channels_last": "net.to(memory_format=torch.channels_last)",
-    "reset": "wrap.reset()",
-    "averaged": "average = AveragedModel(net, use_buffers=True)\nnote.attempt('average', lambda: average(torch.ones(3, 4, dtype=dtype)), average)",
-    "sum_of_two": "calls = 2",
-    "rebuilt": "call = build()",
-    "state_kept": "net.load_state_dict(first_state, strict=False)",
-    "meta_gradients": "net.stem.weight.grad = torch.zeros(4, 4, dtype=dtype).t()",
-    "share_memory": "net.stem.weight.data = net.stem.weight.data.clone()",
-}
-
-# Of programs that hold a module `held[0]`, which is compiled as itself. What calls it is eager.
-CALLS_OF_TWINS = {
-    "checkpointed": "checkpointed(held[0], *args)",
-    "checkpointed_reentrant": "checkpoint(held[0], *args, use_reentrant=True)",
-    "functional": "torch.func.functional_call(held[0], {k: v * 0.9 for k, v in held[0].named_parameters()}, args)",
-    "vmapped": "torch.func.vmap(lambda row: held[0](row[None])[0], randomness='different')(args[0])",
-    "grad_of": "torch.func.grad(lambda v: held[0](v, *args[1:]).square().mean())(args[0])",
-    "jvp_of": "torch.func.jvp(lambda v: held[0](v, *args[1:]), (args[0],), (args[0].detach().cos(),))[1]",
-}
-# Layers that leave what has them take another way the next time: checkpoints are for functions that do the same again.
-DO_OTHERWISE_AGAIN = frozenset(
-    "gru_state accumulated_loss buffer_registered weight_replaced counter growing_list running_float raises raises_after_writes item_branch queue "
-    "scaled_function class_counter global_log lazy seeded default_dtype python_random parametrized_inside caught".split()
-)
-WIDER_EVENTS = {
-    "twin_deepcopied": "if held:\n    held[:] = [copy.deepcopy(held[0])]\n    net = held[0]\n    opt = make_opt()",
-    "twin_copied": "if held:\n    held[:] = [copy.copy(held[0])]\n    net = held[0]\n    net.number, net.flag = net.number + 1, True",
-    "twin_pickled": (
-        "if held:\n    held[:] = [note.attempt('pickled', lambda: pickle.loads(pickle.dumps(held[0]))) or held[0]]\n    net = held[0]\n    opt = make_opt()"
-    ),
-    "twin_made_again": "if held:\n    held[:] = [type(held[0])().to(dtype)]\n    net = held[0]\n    opt = make_opt()",
-    "twin_is_net": "net = held[0] if held else net",
-    "net_copied": "net = copy.deepcopy(net)\nopt = make_opt()",
-    "net_pickled": "net = note.attempt('pickled', lambda: pickle.loads(pickle.dumps(net))) or net\nopt = make_opt()",
-    "twin_of_twin": "if held:\n    held[:] = [wrap(held[0])]",
-    "module_is_argument": "if held:\n    note.attempt('argument', lambda: (lambda m, v: m(v))(held[0], torch.ones(2, 4, dtype=dtype)))",
-}
-
 # From crossings.WIDEST on, beside those above.
 WIDEST_LAYERS: dict[str, tuple[str, str]] = {
     "checkpoint_counted": (
@@ -568,126 +376,181 @@ WIDEST_LAYERS: dict[str, tuple[str, str]] = {
         "self.pN.requires_grad_(False)\ntarget = self.pN(h).tanh() * self.pN.bias\nself.pN.requires_grad_(True)\nh = self.pN(h) + target",
     ),
 }
-WIDEST_STEPS: dict[str, dict[str, str]] = {
-    "gradient_norm": {
-        "loss": (
-            "asked = [p for p in net.parameters() if p.requires_grad]\nif loss.requires_grad and asked:\n"
-            "    made = torch.autograd.grad(loss, asked, create_graph=True, allow_unused=True)\n"
-            "    loss = loss + 0.01 * sum(g.to_dense().abs().square().sum() for g in made if g is not None)"
-        )
-    },
-    "inner_step": {
-        "loss": (
-            "named = {k: p for k, p in net.named_parameters() if p.requires_grad}\nif loss.requires_grad and named:\n"
-            "    made = torch.autograd.grad(loss, list(named.values()), create_graph=True, allow_unused=True)\n"
-            "    fast = {k: p if g is None else p - 0.1 * g for (k, p), g in zip(named.items(), made)}\n"
-            "    loss = loss + torch.func.functional_call(net, fast, (x,)).square().mean()"
-        )
-    },
-    "per_sample": {
-        "loss": (
-            "values = {k: p.detach() for k, p in net.named_parameters()}\n"
-            "one = lambda p, r: torch.func.functional_call(net, p, (r[None],)).square().mean()\n"
-            "found = torch.func.vmap(torch.func.grad(one), (None, 0), randomness='different')(values, x.detach())\n"
-            "s.score = sum(g.abs().square().sum() for g in found.values())"
-        )
-    },
-    "halves": {"backward": "(loss / 2).backward(retain_graph=True)\n(loss / 2).backward()"},
-    "grad_then_backward": {
-        "backward": (
-            "asked = [p for p in net.parameters() if p.requires_grad]\n"
-            "s.norms.append([None if g is None else float(g.to_dense().abs().float().sum()) for g in torch.autograd.grad(loss, asked, retain_graph=True, "
-            "allow_unused=True)])\nloss.backward()"
-        )
-    },
-    "averaged_model": {
-        "after": (
-            "if s.target is None:\n    s.target = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9))\n"
-            "if len(list(s.target.parameters())) == len(list(net.parameters())) + 0:\n    s.target.update_parameters(net)"
-        )
-    },
-    "frozen_for_target": {
-        "before": "net.requires_grad_(False)\ns.score = net(x).mean()\nnet.requires_grad_(True)",
-        "loss": "loss = loss + (out - s.score).square().mean()",
-    },
-    "frozen_after": {
-        "loss": "frozen = [p for p in net.parameters() if p.requires_grad][::2]\nfor p in frozen:\n    p.requires_grad_(False)",
-        "after": "net.requires_grad_(True)",
-    },
-    "overlapping_writes": {"before": "x = x * 1\na, b = x[:, :2], x[:, 1:3]\na.add_(1)\nb.mul_(2)"},
-    "scored_in_inference": {"before": "with torch.inference_mode():\n    s.score = net(x).sum().item()"},
-    "deterministic_step": {"before": "torch.use_deterministic_algorithms(True)", "after": "torch.use_deterministic_algorithms(False)"},
-    "hook_of_step": {"before": "s.hook = net.stem.register_forward_hook(lambda m, i, o: o * 1.1)", "after": "s.__dict__.pop('hook').remove()"},
-    "one_thread": {"around": "torch.autograd.set_multithreading_enabled(False)"},
-    "double_step": {"before": "torch.set_default_dtype(torch.float64)\nx = x + torch.ones(x.shape[-1]).to(x.dtype)\ntorch.set_default_dtype(torch.float32)"},
-}
-WIDEST_EVENTS = {
-    "weight_tied": "if type(net.head) is type(net.stem) is nn.Linear:\n    net.head.weight = net.stem.weight\n    opt = make_opt()",
-    "weight_untied": "if type(net.head) is nn.Linear:\n    net.head.weight = nn.Parameter(net.head.weight.detach().clone())\n    opt = make_opt()",
-    "data_tied": "if isinstance(net.head, nn.Linear):\n    net.head.weight.data = net.stem.weight.data",
-    "spectral": "parametrizations.spectral_norm(net.stem)\nopt = make_opt()",
-    "orthogonal": "note.attempt('orthogonal', lambda: parametrizations.orthogonal(net.stem) and None)\nopt = make_opt()",
-    "pruned": "note.attempt('pruned', lambda: torch.nn.utils.prune.l1_unstructured(net.stem, 'weight', 0.5) and None)\nopt = make_opt()",
-    "assigned_behind": "net.load_state_dict({k: v.clone() for k, v in net.state_dict().items()}, assign=True)",
-    "swapped_tensor": "note.attempt('swapped', lambda: torch.utils.swap_tensors(net.stem.weight, nn.Parameter(torch.eye(4, dtype=dtype) * 0.5)))",
-    "swapped_in": "net.stem, net.head = net.head, net.stem",
-    "biases_alone": "for key, p in net.named_parameters():\n    p.requires_grad_('bias' in key)",
-    "grad_switched": "torch.set_grad_enabled(not torch.is_grad_enabled())",
-    "autocast_switched": "torch.set_autocast_cache_enabled(False)\ntorch.set_autocast_enabled('cpu', not torch.is_autocast_enabled('cpu'))\nnote.loose = True",
-    "autocast_uncached": "around = lambda: torch.autocast('cpu', torch.bfloat16, cache_enabled=False)\nnote.loose = True",
-    "warn_only": "torch.use_deterministic_algorithms(True, warn_only=True)",
-    "not_deterministic": "torch.use_deterministic_algorithms(False)",
-    "inference_between": "with torch.inference_mode():\n    note.attempt('inference', lambda: net(torch.ones(2, 4, dtype=dtype)), net)",
-    "overlapping_input": "layout = 'overlap'",
-    "column_input": "layout = 'column'",
-    "narrow_input": "layout = 'narrow'",
-    "offset_input": "layout = 'offset'",
-    "global_backward_hook": (
-        "handles.append(nn.modules.module.register_module_full_backward_hook(\n"
-        "    lambda m, gi, go: tuple(None if g is None else g * 2 for g in gi) if m is net.stem else None))"
-    ),
-    "always_hook": "handles.append(net.register_forward_hook(lambda m, i, o: sums.append(0.0), always_call=True))",
-    "first_hook": "handles.append(net.stem.register_forward_hook(lambda m, i, o: o.tanh(), prepend=True))",
-    "one_hook_gone": "if handles:\n    handles.pop(0).remove()",
-    "grad_hook_of_bias": (
-        "if net.stem.bias is not None and net.stem.bias.requires_grad:\n    handles.append(net.stem.bias.register_hook(lambda g: None if i % 2 else -g))"
-    ),
-    "class_patched": (
-        "handles.append(Undo(type(net), 'forward', type(net).forward))\n"
-        "type(net).forward = (lambda f: lambda self, *a, **k: f(self, *a, **k) + 1)(type(net).forward)"
-    ),
-    "training_attribute": "net.training = not net.training",
-    "strided_parameter": "net.stem.weight.data = torch.ones(4, 8, dtype=dtype)[:, ::2] * net.stem.weight.detach()",
-    "expanded_parameter": "if net.stem.bias is not None:\n    net.stem.bias = nn.Parameter(torch.zeros(1, dtype=dtype).expand(4), requires_grad=False)",
-    "replica": "other = net._replicate_for_data_parallel()\nother.number = 5.0\nnote.attempt('replica', lambda: other(torch.ones(2, 4, dtype=dtype)), vars(s))",
-    "dict_copied": (
-        "other = object.__new__(type(net))\nother.__dict__ = {**net.__dict__, 'number': 7.0}\n"
-        "note.attempt('bare', lambda: other(torch.ones(2, 4, dtype=dtype)), vars(s))"
-    ),
-    "stateless": (
-        "note.attempt('stateless', lambda: torch.func.functional_call(\n"
-        "    net, {k: v * 0.5 for k, v in net.named_parameters()}, (torch.ones(2, 4, dtype=dtype),)))"
-    ),
-    "penalised": (
-        "probe = torch.ones(2, 4, dtype=dtype).requires_grad_()\n"
-        "note.attempt('penalty', lambda: torch.autograd.grad(net(probe).square().sum(), probe, create_graph=True)[0].square().sum().backward(), net)"
-    ),
-    "thawed_between": (
-        "net.requires_grad_(False)\nprobe = torch.ones(2, 4, dtype=dtype).requires_grad_()\nkept = note.attempt('frozen', lambda: net(probe))\n"
-        "net.requires_grad_(True)\nif kept is not None and kept.requires_grad:\n"
-        "    note.attempt('thawed', lambda: torch.autograd.grad(kept.square().sum(), probe, create_graph=True)[0].square().sum().backward(), net)"
-    ),
-    "frozen_between": (
-        "probe = torch.ones(2, 4, dtype=dtype).requires_grad_()\nkept = note.attempt('trained', lambda: net(probe))\n"
-        "net.requires_grad_(False)\nif kept is not None and kept.requires_grad:\n"
-        "    note.attempt('frozen', lambda: torch.autograd.grad(kept.square().sum(), probe, create_graph=True)[0].square().sum().backward(), net)\n"
-        "net.requires_grad_(True)"
-    ),
-}
-WIDEST_CALLS = {
-    "checkpointed_early": "checkpoint(held[0], *args, use_reentrant=False)",
-    "checkpointed_step": "checkpoint(held[0].__call__, *args, use_reentrant=False)",
-}
-CHECKPOINTS = {"checkpointed", *WIDEST_CALLS}
+# Layers that leave what has them take another way the next time: checkpoints are for functions that do the same again.
+DO_OTHERWISE_AGAIN = frozenset(
+    "gru_state accumulated_loss buffer_registered weight_replaced counter growing_list running_float raises raises_after_writes item_branch queue "
+    "scaled_function class_counter global_log lazy seeded default_dtype python_random parametrized_inside caught "
+    "stochastic_depth codebook momentum_teacher parameter_view_written renormed lora reversal cache_regrown key_cache forward_replaced grown_inside mixed_up "
+    "counted_branch observed shared_views".split()
+)
 # In a checkpoint that ends early, eager runs what leads to them once more, and compiled functions do not.
 RUN_ONCE_MORE = frozenset("forces second_order".split())
+
+# From crossings.TRAINERS on, beside those above: what libraries of models do.
+TRAINER_PREAMBLE = """
+import functools, weakref
+from collections import OrderedDict
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.k = k
+        return x.view_as(x)
+    @staticmethod
+    def backward(ctx, g):
+        return -ctx.k * g, None
+
+class Output(OrderedDict):
+    def __post_init__(self):
+        pass
+    def __getattr__(self, name):
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+class Wrapped(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+    def forward(self, *args):
+        return self.module(*args) * self.scale
+
+class Scale(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.scale = 1.5
+    @property
+    def normed(self):
+        return self.weight / self.weight.norm(dim=1, keepdim=True)
+    def forward(self, x):
+        return F.linear(x, self.normed, self.bias)
+
+class Set:
+    def __init__(self, owner, name, value):
+        self.owner, self.name, self.value = owner, name, value
+    def __enter__(self):
+        self.before = getattr(self.owner, self.name)
+        setattr(self.owner, self.name, self.value)
+    def __exit__(self, *exc):
+        setattr(self.owner, self.name, self.before)
+
+class Gone:
+    def __init__(self, owner, name):
+        self.owner, self.name = owner, name
+    def remove(self):
+        if self.name in vars(self.owner):
+            delattr(self.owner, self.name)
+
+@functools.lru_cache(maxsize=None)
+def mask_of(n):
+    return torch.ones(n, n).tril()
+
+def hooked(module):
+    old = module.forward
+    @functools.wraps(old)
+    def forward(*args, **kwargs):
+        module.calls = getattr(module, "calls", 0) + 1
+        return old(*args, **kwargs) * 0.5
+    module.forward = forward
+    return module
+"""
+TRAINER_LAYERS: dict[str, tuple[str, str]] = {
+    "stochastic_depth": ("self.pN = nn.Linear(4, 4)", "if not self.training or random.random() < 0.6:\n    h = h + self.pN(h)"),
+    "drop_path": ("", "if self.training:\n    kept = h.new_empty((len(h), 1)).bernoulli_(0.7)\n    kept.div_(0.7)\n    h = h + h.sin() * kept"),
+    "layer_drop": ("self.pN = nn.Linear(4, 4)", "chance = torch.rand([])\nif not (self.training and chance < 0.4):\n    h = self.pN(h) + h"),
+    "layer_scale": ("self.pN, self.gN = nn.Linear(4, 4), nn.Parameter(torch.full((4,), 0.5))", "h = h + self.pN(h).mul_(self.gN)"),
+    "codebook": (
+        "self.register_buffer('codesN', torch.eye(4))\nself.register_buffer('sizeN', torch.ones(4))",
+        "placesN = torch.cdist(h.detach().float(), self.codesN.float()).argmin(-1)\nchosenN = F.one_hot(placesN, 4).to(self.codesN.dtype)\n"
+        "if self.training and len(h):\n    self.sizeN.mul_(0.9).add_(chosenN.sum(0), alpha=0.1)\n"
+        "    self.codesN.lerp_(chosenN.t() @ h.detach().to(chosenN.dtype), 0.1)\n"
+        "picked = F.embedding(placesN, self.codesN).to(h.dtype)\nh = h + (picked - h).detach() + 0.1 * (h - picked)",
+    ),
+    "momentum_teacher": (
+        "self.pN = nn.Linear(4, 4)\nself.qN = copy.deepcopy(self.pN).requires_grad_(False)",
+        "with torch.no_grad():\n    for a, b in zip(self.qN.parameters(), self.pN.parameters()):\n        a.lerp_(b, 0.1)\nh = self.pN(h) - self.qN(h).tanh()",
+    ),
+    "parameter_view_written": (
+        "self.pN = nn.Linear(4, 4)",
+        "with torch.no_grad():\n    self.pN.weight[0].mul_(0.9)\n    self.pN.weight.view(-1)[3:6].add_(0.01)\n"
+        "    self.pN.bias.data[1:].clamp_(-1, 1)\nh = self.pN(h)",
+    ),
+    "renormed": (
+        "self.pN = nn.Linear(4, 4)",
+        "with torch.no_grad():\n    self.pN.weight.copy_(self.pN.weight.renorm(2, 0, 0.5))\nh = self.pN(h)",
+    ),
+    "standardised": (
+        "self.pN = nn.Linear(4, 4)",
+        "w = self.pN.weight\nh = F.linear(h, (w - w.mean(1, keepdim=True)) / (w.std(1, keepdim=True) + 1e-2), self.pN.bias)",
+    ),
+    "lora": (
+        "self.pN, self.aN, self.bN, self.mergedN = nn.Linear(4, 4), nn.Linear(4, 2, bias=False), nn.Linear(2, 4, bias=False), False\n"
+        "self.pN.requires_grad_(False)",
+        "if self.training is self.mergedN:\n    self.pN.weight.data += (self.bN.weight @ self.aN.weight).detach() * (-1 if self.mergedN else 1)\n"
+        "    self.mergedN = not self.mergedN\nh = self.pN(h) if self.mergedN else self.pN(h) + self.bN(self.aN(h))",
+    ),
+    "reversal": ("self.kN = 0.0", "self.kN = 2 / (1 + math.exp(-len(h) - self.kN)) - 1\nh = Reversed.apply(h, self.kN) + h.sin()"),
+    "cache_regrown": (
+        "self.longestN = 2\nself.register_buffer('cosN', torch.arange(2.0).cos(), persistent=False)",
+        "if len(h) > self.longestN:\n    self.longestN = len(h)\n"
+        "    self.register_buffer('cosN', torch.arange(float(len(h)), device=h.device).cos(), persistent=False)\nh = h * self.cosN[:len(h), None].to(h.dtype)",
+    ),
+    "key_cache": (
+        "self.keysN = []",
+        "self.keysN.append(h.detach().mean(0, keepdim=True))\ndel self.keysN[:-3]\nkeys = torch.cat([k.to(h.dtype) for k in self.keysN])\n"
+        "h = h + (h @ keys.t()).softmax(-1) @ keys",
+    ),
+    "output_class": ("self.pN = nn.Linear(4, 4)", "made = Output(h=self.pN(h), extra=None)\nmade['n'] = len(made)\nh = made.h * made.n"),
+    "wrapper": ("self.pN = Wrapped(Scale(4, 4))", "h = self.pN(h) + self.pN.bias"),
+    "forward_replaced": ("self.pN = hooked(nn.Linear(4, 4))", "h = self.pN(h)"),
+    "detached_in_place": ("self.pN = nn.Linear(4, 4)", "y = self.pN(h)\nz = y.tanh()\nz.detach_()\nh = h + y * z"),
+    "materialized": (
+        "self.pN, self.qN = nn.Linear(4, 4), nn.Parameter(torch.ones(4))",
+        "with torch.enable_grad():\n    at = h if h.requires_grad else h.detach().requires_grad_()\n    found = torch.autograd.grad(\n"
+        "        self.pN(at).tanh().sum(), (at, self.qN), create_graph=self.training, allow_unused=True, materialize_grads=True\n    )"
+        " if self.qN.requires_grad else (at, self.qN)\nh = h + found[0] + found[1]",
+    ),
+    "jacobian": ("self.pN = nn.Linear(4, 4)", "h = h + torch.autograd.functional.jacobian(lambda v: self.pN(v).tanh().sum(0), h.detach()).sum(0).to(h.dtype)"),
+    "grown_inside": (
+        "self.pN = nn.ModuleList([nn.Linear(4, 4)])",
+        "if self.training and len(self.pN) < 3:\n    self.pN.append(nn.Linear(4, 4).to(h.dtype))\nfor part in self.pN:\n    h = part(h).relu() + h",
+    ),
+    "gumbel": ("self.pN = nn.Linear(4, 4)", "h = F.gumbel_softmax(self.pN(h), tau=0.7, hard=True) + h"),
+    "mixed_up": ("", "shareN = random.betavariate(0.5, 0.5)\nh = shareN * h + (1 - shareN) * h[torch.randperm(len(h))]"),
+    "sampled": (
+        "self.pN = nn.Linear(4, 8)",
+        "mean, spread = self.pN(h).chunk(2, -1)\nmadeN = torch.distributions.Normal(mean, F.softplus(spread) + 0.1, validate_args=False)\n"
+        "self.klN = torch.distributions.kl_divergence(madeN, torch.distributions.Normal(torch.zeros_like(mean), 1.0, validate_args=False)).sum()\n"
+        "h = madeN.rsample() + 0.01 * self.klN",
+    ),
+    "counted_branch": (
+        "self.register_buffer('nN', torch.tensor(0))",
+        "self.nN += 1\nif self.nN % 2 == 0:\n    h = h * 0.5\nh = h / self.nN",
+    ),
+    "observed": (
+        "self.register_buffer('lowN', torch.tensor(0.0))\nself.register_buffer('highN', torch.tensor(0.1))",
+        "if self.training and len(h):\n    self.lowN.copy_(torch.minimum(self.lowN, h.detach().min()))\n"
+        "    self.highN.copy_(torch.maximum(self.highN, h.detach().max()))\n"
+        "stepN = (self.highN - self.lowN).float() / 255\n"
+        "h = torch.fake_quantize_per_tensor_affine(h.float(), stepN, torch.zeros(1, dtype=torch.int32), 0, 255).to(h.dtype) + h",
+    ),
+    "switched": ("self.pN, self.scaleN = nn.Linear(4, 4), 1.0", "with Set(self, 'scaleN', 3.0):\n    h = self.pN(h) * self.scaleN\nh = h * self.scaleN"),
+    "cached_mask": ("", "h = h + mask_of(len(h)).to(h.dtype) @ h"),
+    "parent": ("self.pN = nn.Linear(4, 4)\nself.pN.__dict__['ownerN'] = weakref.ref(self)", "h = self.pN(h) * (1 if self.pN.ownerN() is self else 2)"),
+    "half_block": ("self.pN = nn.Linear(4, 4)", "h = h + F.linear(h.bfloat16(), self.pN.weight.bfloat16()).to(h.dtype)"),
+    "shared_views": (
+        "self.pN = nn.Parameter(torch.arange(8.0) / 8)",
+        "first, second = self.pN[:4], self.pN.view(2, 4)[1]\nh = h * first + second\nwith torch.no_grad():\n    self.pN.detach()[::2].mul_(0.99)",
+    ),
+    "checkpoint_seeded": (
+        "self.pN = nn.Linear(4, 4)",
+        "with torch.autocast('cpu', torch.bfloat16):\n"
+        "    h = checkpoint(lambda v: F.dropout(self.pN(v), 0.3, self.training).tanh(), h, use_reentrant=False).to(h.dtype) + h",
+    ),
+}
