@@ -16,8 +16,8 @@ from dynacompile.capture.values.base import IteratorValue, Lazy, Value
 from dynacompile.capture.values.constant import ConstantValue, SliceValue
 from dynacompile.capture.values.descriptors import assigned_attribute, bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.functions import function_value
-from dynacompile.capture.values.mapping import DictValue
-from dynacompile.capture.values.object_parts import DELETED
+from dynacompile.capture.values.mapping import DictValue, OwnDicts
+from dynacompile.capture.values.object_parts import DELETED, instance_dict_of
 from dynacompile.capture.values.objects import ObjectValue
 from dynacompile.capture.values.replaced import compiled_by_torch
 from dynacompile.capture.values.rows import handles
@@ -53,6 +53,23 @@ class ModuleValue(ObjectValue, HookedModule):
         self.tables: dict[str, Table] = {}
         self.facts = ModuleFacts(type(real))
         self.past_hooks: set[str] = set()  # names that the program has changed in the __dict__
+        self.state: ModuleValue = self  # the first one that was met of those that have the same __dict__
+
+    def share(self, cx: Context, first: ModuleValue) -> None:
+        """Has one state with another module of the same __dict__, as what `compile` gives for a module has: what is stored in one is seen in the other."""
+        self.state = first
+        self.tables, self.past_hooks = first.tables, first.past_hooks
+        self.stored, self.removed, self.read = first.stored, first.removed, first.read
+        assert self.source is not None and first.source is not None
+        cx.guard("DUPLICATE_INPUT", Attr(self.source, "__dict__"), Attr(first.source, "__dict__"))
+
+    @property
+    def namespace(self) -> Value:
+        return instance_dict_of(self.state)
+
+    def refuse_shared(self, cx: Context) -> None:
+        if any(not isinstance(owner, ModuleValue) for owner in cx.state(OwnDicts).owners.get(id(self.real.__dict__), ())):
+            super().refuse_shared(cx)
 
     def rely_on(self, cx: Context, **facts: Any) -> None:
         """The entry is for modules of which these facts hold, too."""
@@ -333,6 +350,11 @@ def wrap_module(cx: Context, real: torch.nn.Module, source: Source) -> Value:
         raise unsupported("unknown-object", f"{source.text()}, a module with its own __getattribute__")
     made = ModuleValue(real, source)
     cx.widen("MODULE", source, made.facts)
+    owners = cx.state(OwnDicts).owners.setdefault(id(real.__dict__), [])
+    cx.keep(real.__dict__)
+    owners.append(made)
+    if len(owners) > 1:
+        made.share(cx, owners[0])
     return made
 
 
