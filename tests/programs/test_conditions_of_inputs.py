@@ -169,6 +169,7 @@ class Looked(torch.nn.Module):
 
 def test_rows_that_an_input_names_are_looked_up_after_a_statement_that_raises():
     """A guard asks whether the places are there, since what is outside may only be found after the statement."""
+    torch.manual_seed(0)  # sums of some weights cancel
     module = Looked()
     compiled = dynacompile.compile(module, isolate_recompiles=True)
     big, small = torch.ones(3), -torch.ones(3)

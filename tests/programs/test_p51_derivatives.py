@@ -176,5 +176,12 @@ def test_derivatives_in_inference_mode(name):
         "grad": torch.func.grad(lambda v: of(v).sum()),
     }
     h = torch.randn(2, 4)
+    compiled = dynacompile.compile(forms[name], backend="eager")
     with torch.inference_mode():
-        torch.testing.assert_close(dynacompile.compile(forms[name], backend="eager")(h), forms[name](h))
+        try:
+            expected = forms[name](h)
+        except RuntimeError as error:  # torch 2.11 has no rule for vmap of tangents there
+            with pytest.raises(type(error)):
+                compiled(h)
+            return
+        torch.testing.assert_close(compiled(h), expected)

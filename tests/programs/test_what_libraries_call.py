@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import sys
 from typing import TypedDict
 
 import pytest
@@ -104,7 +105,7 @@ def test_as_in_eager(program):
     end()
     assert not [e for e in events if isinstance(e, FrameSkipped)]
     breaks = [e.code for e in events if isinstance(e, GraphBroke) and e.code != "asked"]
-    assert breaks == (["would-raise"] if program is too_short else [])
+    assert breaks == (["would-raise"] if program is too_short and sys.version_info < (3, 12) else [])  # whose comprehensions are functions
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -223,7 +223,6 @@ def is_function_class(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, torch.autograd.Function)
 
 
-@handles(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def row_apply(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Of a method that was read from its class before: `f = MyFunction.apply`."""
     cls = args[0].real if isinstance(args[0], ClassValue) else None
@@ -240,4 +239,6 @@ def apply_of(cls: type) -> Value | None:
 
 
 ATTRIBUTES["apply"] = apply_of
+if isinstance(torch.autograd.Function.apply, types.MethodType):  # of Python; it is one of C since torch 2.14.1, which `wrap_builtin` takes for the attribute
+    handles(torch.autograd.Function.apply.__func__)(row_apply)
 MAKERS[torch.autograd.Function] = FunctionObject

@@ -23,6 +23,7 @@ from dynacompile.capture.tensors.tensor import OPERATORS as METHOD_OPERATORS
 from dynacompile.capture.tensors.tensor_scalars import with_tensor_scalar
 from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Method, Value, bind_arguments, wraps
+from dynacompile.capture.values.classes import ATTRIBUTES
 from dynacompile.capture.values.comparing import wrap_generic
 from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import SPECIAL, CallableValue, OptimizerStep, RefusedValue, function_value
@@ -382,6 +383,12 @@ def bound_builtin(cx: Context, real: types.BuiltinFunctionType, source: Source) 
 def wrap_builtin(cx: Context, real: types.BuiltinFunctionType, source: Source) -> Value:
     """A function or bound method written in C."""
     owner = real.__self__
+    made = ATTRIBUTES[real.__name__](owner) if isinstance(owner, type) and real.__name__ in ATTRIBUTES else None
+    if made is not None:  # a method of a class that was read from it before
+        cx.guard("TYPE", source, type(real))
+        cx.guard("EQUALS", Attr(source, "__name__"), real.__name__)
+        cx.wrap(owner, Attr(source, "__self__"))
+        return made
     bound = owner is not None and not isinstance(owner, (types.ModuleType, type)) and defines(type(owner), real.__name__)
     if bound and real not in OPS and real not in HANDLERS:
         return bound_builtin(cx, real, source)

@@ -292,6 +292,7 @@ SETTABLE: dict[str, type | tuple[type, ...]] = {
     "__defaults__": (tuple, types.NoneType),
     "__kwdefaults__": (dict, types.NoneType),
     "__annotations__": dict,
+    "__type_params__": tuple,
 }
 """Of FIELDS, those that are followed where the frame sets them, and what they may be set to."""
 
