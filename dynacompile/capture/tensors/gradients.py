@@ -181,8 +181,10 @@ def register_hook(cx: Context, tensor: TensorValue, args: list[Value], kwargs: d
             body = Function(cx, "register_hook", hook, [tensor], {}, [0], example)
     except Raised as reason:  # it is the backward pass that runs the hook, and what it finds then may be other than now
         raise unsupported("hooks", f"{tensor.describe()}, with one that would raise now,") from reason
-    except Unsupported as reason:  # Python runs it, in each backward pass
-        raise HookLeaves(place, after=True) from reason
+    except Unsupported as reason:
+        if type(tensor) is not TensorValue:  # autograd knows the tensors inside of a wrapper alone while the graph runs
+            raise
+        raise HookLeaves(place, after=True) from reason  # Python runs it, in each backward pass
     if draws.seen:
         raise unsupported("random-state", "a tensor's hook")
     if any(key[0] not in LASTING for key in cx.guards.keys() - known):
