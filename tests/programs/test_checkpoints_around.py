@@ -159,7 +159,7 @@ def test_without_gradients_nothing_breaks():
 
 
 def test_statistics_of_norms_stay_in_the_graph():
-    """Each norm keeps tensors after it has written its statistics."""
+    """Each norm keeps tensors after it has written its statistics. The gradients of norms over three samples make much of a last bit."""
 
     def story(wrap):
         module = Norms()
@@ -169,4 +169,4 @@ def test_statistics_of_norms_stay_in_the_graph():
             checkpoint(call, x, use_reentrant=False).square().sum().backward()
             yield x.grad, list(module.buffers())
 
-    assert not [e for e in check_same(story, backend="aot_eager") if isinstance(e, GraphBroke)]
+    assert not [e for e in check_same(story, backend="aot_eager", rtol=1e-4, atol=1e-4) if isinstance(e, GraphBroke)]

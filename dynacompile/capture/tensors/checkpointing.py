@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,7 @@ from dynacompile.capture.tensors.torch_contexts import saved_hooks_are_enabled
 from dynacompile.capture.tensors.torch_functions import TorchFunction
 from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value, bind_arguments
-from dynacompile.capture.values.constant import ConstantValue
+from dynacompile.capture.values.constant import ConstantValue, is_none
 from dynacompile.capture.values.contexts import DecoratedValue
 from dynacompile.capture.values.functions import FunctionValue
 from dynacompile.capture.values.rows import handles
@@ -38,20 +38,24 @@ KEEPING = dict.fromkeys("linear conv1d conv2d conv3d matmul mm bmm".split(), 2) 
     "batch_norm layer_norm group_norm sin cos tanh exp sigmoid relu gelu silu softmax log_softmax".split(), 1
 )
 """Operations that keep tensors where one of their first operands, as many as this, requires gradients."""
-OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
-
-
 WRAPPED = inspect.unwrap(checkpointing.checkpoint)
 VALIDITY: Any = checkpointing.check_backward_validity
+OPTIONS = frozenset({"use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}) | frozenset(
+    name for name, parameter in inspect.signature(WRAPPED).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY
+)
 
 
 def text_in(function: Any, part: str) -> str | None:
-    """What a function of torch warns with, by a part of it; None where it has no such text."""
-    return next((text for text in function.__code__.co_consts if isinstance(text, str) and part in text), None)
+    """What a function of torch warns with, or one of its module that it calls, by a part of the text; None where there is no such text."""
+    table = function.__globals__
+    called = [table[name] for name in function.__code__.co_names if isinstance(table.get(name), FunctionType)]
+    return next((text for one in (function, *called) for text in one.__code__.co_consts if isinstance(text, str) and part in text), None)
 
 
 @handles(checkpointing.checkpoint)
 def checkpoint(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:  # a decorator, since torch 2.15
+        raise unsupported("checkpoint", "checkpoint() without a function")
     given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
     options = {name: value for name, value in kwargs.items() if name in OPTIONS}
     reentrant = options.pop("use_reentrant", ConstantValue(None))
@@ -61,6 +65,8 @@ def checkpoint(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Valu
     if not isinstance(reentrant, ConstantValue) or type(reentrant.value) is not bool:
         raise unsupported("checkpoint", "checkpoint() without use_reentrant")
     policy = options.pop("context_fn", None)
+    if not is_none(options.pop("respect_saved_tensors_hooks", ConstantValue(None))):
+        raise unsupported("checkpoint", "checkpoint() with respect_saved_tensors_hooks")
     rule = None if policy is None else rule_of(cx, policy)
     if not all(isinstance(value, ConstantValue) for value in options.values()):
         raise unsupported("checkpoint", "checkpoint() with options that are not constant")
