@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
-import inspect
 import logging
 import operator
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import BuiltinFunctionType, CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -22,6 +19,7 @@ from dynacompile.capture.breaks import BREAKS, OF_VALUES, WHOLE, NotConstant, No
 from dynacompile.capture.bytecode import CodeCache, is_resume
 from dynacompile.capture.ending import finish_raise, finish_return
 from dynacompile.capture.frames.interpreter import SymbolicFrame, is_plain_frame
+from dynacompile.capture.frames.own_variables import looks_at_frame
 from dynacompile.capture.frames.repeats import Facts
 from dynacompile.capture.frames.selection import Refused
 from dynacompile.capture.handling import can_be_handed_on
@@ -34,11 +32,11 @@ from dynacompile.capture.tensors.bodies import BodyWrites
 from dynacompile.capture.tensors.checkpointing import OutsideWrites, Regathered, WritesBehind
 from dynacompile.capture.tensors.deferred_texts import TextOutdated
 from dynacompile.capture.tensors.dtensors import prepare as prepare_dtensors
-from dynacompile.capture.tensors.entry_conditions import Conditions
+from dynacompile.capture.tensors.entry_conditions import AsksNumbers, Conditions
 from dynacompile.capture.tensors.function_modes import DeviceMode
 from dynacompile.capture.tensors.gradients import HookLeaves, Hooks
 from dynacompile.capture.tensors.marked_functions import RunsWhole
-from dynacompile.capture.tensors.restarting import CannotRestart, may_restart, restarts_of
+from dynacompile.capture.tensors.restarting import CannotRestart, restarts_of
 from dynacompile.capture.tensors.torch_functions import refusal
 from dynacompile.capture.tensors.torch_modes import TurnsOnGradients
 from dynacompile.capture.tensors.wrappers import WrapperTensor, leave_of
@@ -57,7 +55,7 @@ from dynacompile.capture.written import alias_guards, check_memory, write_guards
 from dynacompile.env import Env
 from dynacompile.errors import MarkViolated, RunsDiffer, Unsupported, VerifyError
 from dynacompile.ir.captured import PENDING, Break, Captured, GraphInput, Guard, Site, Wrappers, no_guards
-from dynacompile.ir.guard_facts import Flag, GlobalState, Presence, global_state, is_a
+from dynacompile.ir.guard_facts import Flag, GlobalState, Presence, global_state
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import ShapePolicy, is_undecided
 from dynacompile.ir.source import DictAttr, Free, Global, Local, Source
@@ -65,19 +63,7 @@ from dynacompile.native import core as native_core
 from dynacompile.ops.wrappers import Enter, Leave
 from dynacompile.private import of_torch
 
-OF_BUILTINS = frozenset({"locals", "eval", "exec"})  # as attributes of other objects they are others, as `model.eval()` is
-LOOKS_AT_FRAME = frozenset({"_getframe", "currentframe"})
-FRAME_FUNCTIONS = frozenset({locals, eval, exec, sys._getframe, inspect.currentframe, inspect.stack})
 SHARDING = "torch.distributed.fsdp.fully_sharded_data_parallel"  # its forward runs hooks around that of the module which it wraps
-WITHOUT_ARGUMENTS = frozenset({dir, vars})  # which look at the frame where they are called with none
-
-
-class AsksNumbers(Exception):
-    """The frame breaks, maybe where Python needs numbers that inputs hold: guards are to tell them. otherwise: what is raised where that does not keep it
-    whole."""
-
-    def __init__(self, otherwise: Unsupported | None):
-        self.otherwise = otherwise
 
 
 @dataclass(frozen=True)
@@ -249,7 +235,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
             raise NeedsSymbols(numbers=numbers)
         if attempt.broke is not None and attempt.raised is None and manner.if_whole:
             raise located(attempt.broke)
-        fewer = assumable(attempt.cx, may_restart)
+        fewer = assumable(attempt.cx)
         if fewer is None and attempt.broke is not None and asked and not manner.loops and goes_round(attempt.cx):
             raise NeedsSymbols(loops=True)
         if fewer is None and (attempt.broke is None or attempt.raised is not None):
@@ -268,7 +254,7 @@ def interpreted(frame: Any, env: Env, codes: CodeCache, state: GlobalState, poli
         raise NeedsSymbols(values=True, if_whole=True)
     if knows_more:
         raise AsksNumbers(None)
-    if looks_at_frame(attempt, frame):  # the rest of the frame would show other variables
+    if looks_at_frame(frame, attempt.frame.decoded.instrs, attempt.broke):  # the rest of the frame would show other variables
         raise located(wrapped(attempt.broke, "frame-variables"))
     absent = attempt.absent
     with SavedModes(manner.with_gradients) as modes:
@@ -303,26 +289,6 @@ def counted(cx: Trace, policy: ShapePolicy) -> frozenset[Source]:
             stored |= {DictAttr(value.source, name): new for name, new in value.stored.items()}
     new_values = {source: new.value for source, new in stored.items() if isinstance(new, ConstantValue)}
     return frozenset(s for s, was in read.items() if s is not None and s in new_values and type(new_values[s]) is type(was) and new_values[s] != was)
-
-
-def looks_at_frame(attempt: Attempt, frame: Any) -> bool:
-    """Whether the frame itself may ask for its variables."""
-    code, why, instrs = frame.code, attempt.broke, attempt.frame.decoded.instrs
-    if not LOOKS_AT_FRAME.isdisjoint(code.co_names) or why is not None and why.code == "frame-variables" and len(why.stack) == 1:
-        return True
-    loaded = {code.co_names[one.arg >> 1] for one in instrs if one.op == "LOAD_GLOBAL"}
-    found = {name: frame.globals.get(name, frame.builtins.get(name)) for name in loaded}
-    by_module = "builtins" in code.co_names or any(real is builtins for real in found.values())
-    if not OF_BUILTINS.isdisjoint(code.co_names if by_module else loaded):
-        return True
-    if any(is_a(real, (FunctionType, BuiltinFunctionType)) and real in FRAME_FUNCTIONS for real in found.values()):
-        return True
-    if "stack" in code.co_names and any(real is inspect for real in found.values()):
-        return True
-    asking = {name for name, real in found.items() if is_a(real, BuiltinFunctionType) and real in WITHOUT_ARGUMENTS}
-    return any(
-        one.op == "LOAD_GLOBAL" and code.co_names[one.arg >> 1] in asking and after.op == "CALL" and not after.arg for one, after in zip(instrs, instrs[1:])
-    )
 
 
 def run(cx: Trace, frame: Any, stop: Stop | None) -> Attempt:

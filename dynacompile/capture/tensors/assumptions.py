@@ -70,19 +70,29 @@ class Inside:
         self.nodes: set[torch.fx.Node] = set()
 
 
-def assumable(cx: Context, restarts: Callable[[Context, str], bool]) -> int | None:
+def assumable(cx: Context) -> int | None:
     """How many of the assumptions may be made; None for all: from the first one on, up to the end or a break, the graph has to run through where it
     does not hold, or raise so that the call starts again, and change nothing that was there before. The last one before another operation is asked before it.
-
-    restarts: whether calls start again where the operation of a name raises.
     """
     inside, shown = cx.state(Inside).nodes, Shown(cx)
     flags, fewer, made = [one.condition.node for one in cx.effects.assumed], cx.effects.overtaken(), 0  # type: ignore[attr-defined]
     for node in cx.recorder.graph.nodes:
-        if made and node not in inside and (not passes(node) and not (raises_alone(node) and restarts(cx, name_of(node))) or shown.changes_by(node)):
+        if made and node not in inside and (not passes(node) and not (cx.manner.restarts and raises_alone(node)) or shown.changes_by(node)):
             return made - 1 if fewer is None else min(made - 1, fewer)
         made += flags.count(node)
     return fewer
+
+
+def raising_behind(cx: Context) -> list[str]:
+    """Names of the operations behind the first assumption that raise by their values, at places that no guard knows: the call has to start again where one
+    does, since eager may raise for the assumption first."""
+    inside, flags, made = cx.state(Inside).nodes, {one.condition.node for one in cx.effects.assumed}, False  # type: ignore[attr-defined]
+    found = []
+    for node in cx.recorder.graph.nodes if flags else ():
+        if made and node not in inside and not passes(node) and raises_alone(node):
+            found.append(name_of(node))
+        made |= node in flags
+    return found
 
 
 class Shown:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dynacompile.capture.values.base import Value
     from dynacompile.capture.values.context import Context
     from dynacompile.capture.values.recording import Recording
+    from dynacompile.errors import Unsupported
     from dynacompile.ir.captured import Guard
 
 LOOKUPS = (torch.nn.functional.embedding, operator.getitem)
@@ -60,6 +61,14 @@ class Conditions:
         self.answers: dict[tuple[torch.fx.Node, int, int | None], bool] = {}
         self.numbers: dict[tuple[torch.fx.Node, str], int] = {}
         self.knows_more = False
+
+
+class AsksNumbers(Exception):
+    """The frame breaks, maybe where Python needs numbers that inputs hold: guards are to tell them. otherwise: what is raised where that does not keep it
+    whole."""
+
+    def __init__(self, otherwise: Unsupported | None):
+        self.otherwise = otherwise
 
 
 class Condition:

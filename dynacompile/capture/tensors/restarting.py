@@ -15,7 +15,7 @@ import torch
 import torch.fx
 
 from dynacompile.capture.refused_types import is_of_torch
-from dynacompile.capture.tensors.assumptions import Inside, name_of, passes
+from dynacompile.capture.tensors.assumptions import Inside, name_of, passes, raising_behind
 from dynacompile.capture.tensors.raising import RAISING
 from dynacompile.capture.tensors.random_state import DRAWING, RandomState
 from dynacompile.capture.tensors.settings import Settings
@@ -70,7 +70,7 @@ def restarts_of(
 
     Raises CannotRestart.
     """
-    names = cx.state(MayRaise).names
+    names = cx.state(MayRaise).names | dict.fromkeys(raising_behind(cx))
     if not names or graph is None:
         return None
     if (
