@@ -1,5 +1,6 @@
-"""Compiles the programs of `library_programs.py` and compares them with eager: results, gradients by their effect on parameters, and random state over three
-steps, to the bit with backend="eager" (capture alone), within float32's tolerances with the kernels. Programs whose library is not there are left out.
+"""Compiles the programs of `library_programs.py` and `library_mathematics.py` and compares them with eager: results, gradients by their effect on parameters,
+and random state over three steps, to the bit with backend="eager" (capture alone), within float32's tolerances with the kernels. Programs whose library is not
+there are left out.
 
 Prints a line for each program: graphs and breaks of ours and, with --rival, of torch.compile, in a process of its own, as its backend is called and
 as its counter has them.
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import library_mathematics  # noqa: F401  (its programs are among PROGRAMS)
 import torch
 from library_programs import PROGRAMS, WITHOUT_TRAINING
 from torch.utils import _pytree as pytree
