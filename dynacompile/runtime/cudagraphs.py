@@ -72,12 +72,17 @@ def refusal(plan: Schedule) -> str:
 def capture_cuda(program: Run, inputs: Sequence[object], device: torch.device) -> Capture:
     """Records `program(*inputs)` on a stream of its own, with a memory pool of its own. Raises RuntimeError where CUDA refuses."""
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
-    try:
-        with torch.cuda.device(device), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            outputs = program(*inputs)
-    except BaseException:
-        leave_capture(device, pool)
-        raise
+    with torch.cuda.device(device):
+        recording = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+        try:
+            with recording:
+                outputs = program(*inputs)
+        except BaseException:
+            leave_capture(device, pool)
+            raise
+        # Before it records, torch stores a seed and an offset of 0 on that stream, where a replay stores those of the call.
+        assert recording.capture_stream is not None
+        torch.cuda.current_stream(device).wait_stream(recording.capture_stream)
     return Capture(outputs, graph.replay)
 
 

@@ -7,6 +7,7 @@ import dynacompile
 from dynacompile.events import Drawn
 from dynacompile.ir.schedule import Launch
 from dynacompile.ops.draws import most_blocks
+from dynacompile.runtime.cudagraphs import capture_cuda
 from tests.gpu.test_loops import modules
 
 pytestmark = pytest.mark.gpu
@@ -85,6 +86,28 @@ def test_a_recorded_graph_goes_on_with_the_generator():
     torch.manual_seed(3)
     for one in got:
         assert torch.equal(one, torch.rand_like(x) + torch.bernoulli(x))
+
+
+def test_what_torch_stores_before_it_records_comes_before_the_first_replay(monkeypatch):
+    """It stores an offset of 0 on the stream that it records on: behind the offset of the call, a replay would draw from the generator's start."""
+    x, empty_cache = torch.rand(1000, device=DEVICE), torch.cuda.empty_cache
+    first = capture_cuda(lambda t: (torch.rand_like(t),), (x,), x.device)  # waits by itself: torch allocates what the later ones share
+
+    def and_keeps_back() -> None:
+        """torch calls this between its last wait for the device and what it stores."""
+        empty_cache()
+        with torch.cuda.stream(torch.cuda.graph.default_capture_stream):
+            torch.cuda._sleep(10**9)
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", and_keeps_back)
+    recorded = capture_cuda(lambda t: (torch.rand_like(t),), (x,), x.device)
+    torch.cuda.current_stream().synchronize()
+    assert torch.cuda.graph.default_capture_stream.query()
+    for one in (first, recorded):
+        torch.manual_seed(8)
+        one.replay()
+        torch.manual_seed(8)
+        assert torch.equal(one.outputs[0], torch.rand_like(x))
 
 
 def test_a_graph_of_the_users():
