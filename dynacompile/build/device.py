@@ -75,6 +75,7 @@ def measure_on_device(kernel: CudaKernel, tensors: Sequence[torch.Tensor]) -> fl
         with torch.cuda.graph(graph):
             for _ in range(IN_A_ROW):
                 loaded.launch(work)
+        torch.cuda.synchronize()  # what torch has stored for the generator before it recorded comes behind no replay of others
         result = median_of(REPEATS, graph.replay, None) / IN_A_ROW
     loaded.close()
     return result
