@@ -125,7 +125,7 @@ def new_entry(frame: Any, info: RegionInfo, own: list[Any]) -> Any:
     weakref.finalize(described_entry, forget_texts, texts_since(texts_before)).atexit = False
     info.made[code] += 1
     make_room(code, info, described_entry.bytes)
-    return core.Entry(bound, guards, described_entry, captured.whole, captured.restarts is not None)
+    return core.Entry(bound, guards, described_entry, captured.whole, captured.restarts is not None or captured.repeats is not None)
 
 
 def has_served(entry: Any) -> bool:

@@ -41,7 +41,7 @@ HEADERS = "native_headers"  # what is included instead of the compiler's own hea
 # Files that include the same headers, which take longer to compile than the files themselves: each group is compiled as one.
 TOGETHER = (
     ("frame/hook.cpp", "frame/dispatch.cpp", "frame/index.cpp", "frame/proxy.cpp", "frame/region.cpp"),
-    ("frame/outside.cpp", "frame/background.cpp"),
+    ("frame/outside.cpp", "frame/background.cpp", "frame/restarts.cpp"),
     ("guards/build.cpp", "guards/features.cpp", "guards/gather.cpp", "guards/machine.cpp", "guards/names.cpp", "guards/shapes.cpp", "guards/snapshot.cpp"),
     ("guards/global_state.cpp", "guards/tensor_match.cpp"),
     ("guards/autograd_meta.cpp", "runtime/again.cpp", "runtime/asked.cpp", "runtime/continuation.cpp", "runtime/view_writes.cpp"),

@@ -55,6 +55,7 @@ from dynacompile.runtime import (
     chain,
     differentiable,
     in_stages,
+    is_of_values,
     keeping_primals,
     laid_out,
     link,
@@ -106,6 +107,8 @@ def compile_frame(
         call = torch.enable_grad()(call) if call is not None and captured.with_gradients else call
         if call is not None and captured.restarts is not None:
             call = restarting(call, captured.restarts)
+        if call is not None and captured.repeats is not None:
+            call = native_core().RestartingCall(call, is_of_values, captured.repeats.draws)
         settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))
         captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
         code = captured.code

@@ -36,7 +36,7 @@ from dynacompile.capture.tensors.entry_conditions import AsksNumbers, Conditions
 from dynacompile.capture.tensors.function_modes import DeviceMode
 from dynacompile.capture.tensors.gradients import HookLeaves, Hooks
 from dynacompile.capture.tensors.marked_functions import RunsWhole
-from dynacompile.capture.tensors.restarting import CannotRestart, restarts_of
+from dynacompile.capture.tensors.restarting import CannotRestart, repeats_of, restarts_of
 from dynacompile.capture.tensors.torch_functions import refusal
 from dynacompile.capture.tensors.torch_modes import TurnsOnGradients
 from dynacompile.capture.tensors.wrappers import WrapperTensor, leave_of
@@ -446,6 +446,7 @@ def build(attempt: Attempt, frame: Any, state: GlobalState, stop: Stop | None) -
         regather=cx.state(Regathered).asked,
         in_modes=bool(state.function_modes),
         restarts=restarts,
+        repeats=repeats_of(cx, graph, inputs, written) if restarts is None else None,
         facts={"ops": cx.recorder.ops, "guards": len(guards), "steps": cx.steps},
         shape_guards=cx.symbols.guards if cx.symbols is not None else no_guards,
         wrappers=wrappers_of(graph, inputs, leaves),

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "frame/outside.h"
+#include "frame/restarts.h"
 #include "frame/turns.h"
 
 namespace dynacompile {
@@ -15,7 +16,6 @@ namespace {
 thread_local Thread current_thread{};
 int regions_open = 0;  // in this process, under the GIL
 _PyFrameEvalFunction before_us = nullptr;
-PyObject* restart_type = nullptr;
 PyObject* set_rival = nullptr;  // torch's function that sets the callback of torch.compile's hook in this thread, and gives the one before
 
 PyObject* evaluate(PyThreadState* ts, Frame* frame, int throwflag);
@@ -42,46 +42,6 @@ bool swap_in_place(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
     return true;
 }
 
-// Pushes the arguments of a fresh frame as those of a vectorcall. Returns the keyword names (new), or null for none or an error.
-PyObject* unpack_arguments(Frame* frame, std::vector<PyObject*>& values, Py_ssize_t& positional) {
-    PyCodeObject* code = frame_code(frame);
-    PyObject** slots = frame_slots(frame);
-    int next = code->co_argcount + code->co_kwonlyargcount;
-    values.assign(slots, slots + code->co_argcount);
-    if (code->co_flags & CO_VARARGS) {
-        PyObject* rest = slots[next++];
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rest); i++) values.push_back(PyTuple_GET_ITEM(rest, i));
-    }
-    positional = static_cast<Py_ssize_t>(values.size());
-    PyObject* more = code->co_flags & CO_VARKEYWORDS ? slots[next] : nullptr;
-    Py_ssize_t keywords = code->co_kwonlyargcount + (more ? PyDict_GET_SIZE(more) : 0);
-    if (keywords == 0) return nullptr;
-    PyRef names = PyRef::take(PyTuple_New(keywords));
-    if (!names) return nullptr;
-    Py_ssize_t at = 0;
-    for (int i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; i++) {
-        PyTuple_SET_ITEM(names.get(), at++, Py_NewRef(PyTuple_GET_ITEM(code->co_localsplusnames, i)));
-        values.push_back(slots[i]);
-    }
-    PyObject *key, *value;
-    for (Py_ssize_t pos = 0; more && PyDict_Next(more, &pos, &key, &value);) {
-        PyTuple_SET_ITEM(names.get(), at++, Py_NewRef(key));
-        values.push_back(value);
-    }
-    return names.release();
-}
-
-// The result of a call of `code` with the arguments of a fresh frame; null with an error set.
-PyObject* call_code(Frame* frame, PyCodeObject* code) {
-    PyRef function = PyRef::take(PyFunction_New(reinterpret_cast<PyObject*>(code), frame_globals(frame)));
-    PyObject* closure = frame_function(frame)->func_closure;
-    if (!function || (closure && PyFunction_SetClosure(function.get(), closure))) return nullptr;
-    std::vector<PyObject*> values;
-    Py_ssize_t positional = 0;
-    PyRef names = PyRef::take(unpack_arguments(frame, values, positional));
-    return PyErr_Occurred() ? nullptr : call_object(function.get(), values.data(), positional, names.get());
-}
-
 // Ends a frame that has not started, in whose place a call of its own gave `result`.
 PyObject* end_with(PyThreadState* ts, Frame* frame, PyObject* result) {
     if (!result) return unwind(ts, frame);
@@ -96,7 +56,7 @@ PyObject* end_with(PyThreadState* ts, Frame* frame, PyObject* result) {
 // The rare way to run `code`, where the data stack's chunk has no room to grow the frame: as a call of its own.
 PyObject* run_as_call(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
     PyObject* result = nullptr;
-    without_throwing([&] { result = call_code(frame, code); });
+    without_throwing([&] { result = GivenCall(frame).call(code); });
     return end_with(ts, frame, result);
 }
 
@@ -108,26 +68,27 @@ PyObject* run_code(PyThreadState* ts, Frame* frame, PyCodeObject* code) {
     return result;
 }
 
-// Runs an entry as a call of its own, which leaves the frame as it is: where that raises Restart, it has changed nothing, and the frame runs as Python.
+PyObject* run_entry_code(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entry) {
+    if (!entry->whole) return run_code(ts, frame, entry->code);
+    const HookOff off(thread, ts);
+    return run_code(ts, frame, entry->code);
+}
+
+// Runs an entry: where that raises Restart, nothing has changed, and the call is made again as Python. The frame is gone by then.
 PyObject* run_or_restart(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entry) {
-    PyObject* result = nullptr;
-    {
-        const PyRef code = PyRef::share(reinterpret_cast<PyObject*>(entry->code));
-        std::optional<HookOff> off;
-        if (entry->whole) off.emplace(thread, ts);
-        without_throwing([&] { result = call_code(frame, reinterpret_cast<PyCodeObject*>(code.get())); });
-    }
-    if (result || !PyErr_ExceptionMatches(restart_type)) return end_with(ts, frame, result);
+    std::optional<KeptCall> kept;
+    if (!without_throwing([&] { kept.emplace(frame); })) return unwind(ts, frame);
+    PyObject* result = run_entry_code(thread, ts, frame, entry);
+    if (result || !is_restart_set()) return result;
     PyErr_Clear();
-    return run_plainly(ts, frame);
+    const HookOff off(thread, ts);
+    without_throwing([&] { result = kept->again(); });
+    return result;
 }
 
 PyObject* run_entry(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entry) {
     mark_used(entry);
-    if (entry->restarts) return run_or_restart(thread, ts, frame, entry);
-    if (!entry->whole) return run_code(ts, frame, entry->code);
-    const HookOff off(thread, ts);
-    return run_code(ts, frame, entry->code);
+    return entry->restarts ? run_or_restart(thread, ts, frame, entry) : run_entry_code(thread, ts, frame, entry);
 }
 
 // Lets calls of a compile nest as deeply as in a program that has just begun, however deep the frame lies that is compiled: eager needs no room for it.
@@ -412,7 +373,5 @@ bool init_frame(PyObject* module) {
     using namespace dynacompile;
     interpreter = PyInterpreterState_Main();
     init_watchers(interpreter);
-    restart_type = PyErr_NewExceptionWithDoc("dynacompile_native.Restart", "The graph of an entry that restarts has raised what a clause may take.", PyExc_BaseException, nullptr);
-    if (!restart_type || PyModule_AddObject(module, "Restart", Py_NewRef(restart_type)) != 0) return false;
-    return init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && init_background(module) && PyModule_AddFunctions(module, hook_functions) == 0;
+    return init_restarts(module) && init_dispatch(module) && init_proxy(module) && init_region(module) && init_outside(module) && init_background(module) && PyModule_AddFunctions(module, hook_functions) == 0;
 }

@@ -132,6 +132,16 @@ class Restarts:
 
 
 @dataclass(frozen=True)
+class Repeats:
+    """Of a frame whose graph may raise by the values of its operands and has changed nothing by then: a call in which it does is made again as Python.
+
+    draws: whether the graph draws random numbers, from the default generator of CPUs.
+    """
+
+    draws: bool
+
+
+@dataclass(frozen=True)
 class Wrappers:
     """Tensors that wrap others among what the graph's callable is given and gives. inputs: for each graph input that lies inside of a wrapper, the index in
     `enters` of the step that makes it, or PENDING, and the attribute; None for others. enters: the steps that make wrappers in the graph. outputs: for each
@@ -177,6 +187,7 @@ class Captured:
     regather: the program has asked for gathers to be made again in the backward, as the option of that name does.
     wrappers: None where no input or output is one.
     restarts: None where no operation of the graph may raise what a clause takes.
+    repeats: None where the graph does not raise, or changes something before; or where there are restarts.
     in_modes: the frame began with torch-function modes on, which are to be off while the graph runs: its operations say where they make tensors.
     """
 
@@ -198,6 +209,7 @@ class Captured:
     regather: bool = False
     in_modes: bool = False
     restarts: Restarts | None = None
+    repeats: Repeats | None = None
 
     @property
     def graph(self) -> torch.fx.GraphModule | None:

@@ -9,7 +9,7 @@ from dynacompile.runtime.differentiable import differentiable
 from dynacompile.runtime.link import Told, laid_out, link
 from dynacompile.runtime.plain import with_plain
 from dynacompile.runtime.replay import keeping_primals
-from dynacompile.runtime.restarting import restarting
+from dynacompile.runtime.restarting import is_of_values, restarting
 from dynacompile.runtime.stages import in_stages
 from dynacompile.runtime.wrapped import with_wrappers
 
@@ -18,6 +18,7 @@ __all__ = [
     "chain",
     "differentiable",
     "in_stages",
+    "is_of_values",
     "keeping_primals",
     "laid_out",
     "link",

@@ -3,7 +3,10 @@ again as Python."""
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +15,17 @@ from dynacompile.errors import DynacompileError
 from dynacompile.ir.captured import Restarts
 from dynacompile.markers import disable
 from dynacompile.native import core as native_core
+
+ERRORS = (IndexError, RuntimeError, ValueError, ArithmeticError)
+FILES = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parent.parent) + os.sep, "<eval_with_key>")  # code of torch, ours, and of graphs
+
+
+def is_of_values(error: BaseException) -> bool:
+    """Whether a graph has raised it by the values of its operands: it raises again as Python. Memory that ran out may not run out there, and code of the
+    program that ran in the graph's midst, as handlers of signals do, does not run again."""
+    if not isinstance(error, ERRORS) or isinstance(error, (DynacompileError, torch.OutOfMemoryError)):
+        return False
+    return all(frame.f_code.co_filename.startswith(FILES) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def restarting(call: Callable[..., tuple], restarts: Restarts) -> Callable[..., tuple]:
@@ -27,7 +41,7 @@ def restarting(call: Callable[..., tuple], restarts: Restarts) -> Callable[..., 
                 return outputs
         except DynacompileError:
             raise
-        except (IndexError, RuntimeError, ValueError, ArithmeticError):
+        except ERRORS:
             pass
         with torch.no_grad():
             for n, copy in zip(written, before, strict=True):

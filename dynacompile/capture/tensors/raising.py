@@ -23,3 +23,5 @@ AT_PLACES = frozenset(
 )
 """These raise on CPUs alone."""
 RAISING = OF_MATRICES | OF_NUMBERS | AT_PLACES
+DIVISIONS = frozenset("floordiv ifloordiv mod imod floor_divide floor_divide_ remainder remainder_ fmod fmod_ div div_ divide divide_".split())
+"""Of ints, on CPUs: by zero."""

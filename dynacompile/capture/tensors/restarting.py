@@ -4,6 +4,9 @@ that meets such an error or arm can start again.
 A graph runs after the frame was followed, so what it raises comes past the frame's clauses. Where nothing has changed by then that can't be changed back, the
 call runs as Python from its start, which meets the error where the clause takes it. What follows a branch runs before its condition is asked: so it has to be
 harmless, or to raise.
+
+Where no clause is around and the graph writes nothing that was there before, a call in which it raises is made again as Python, too (`repeats_of`): so the
+error comes from the statement that it comes from in eager, behind all that the frame does before it.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ import torch.fx
 
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.tensors.assumptions import Inside, name_of, passes, raising_behind
-from dynacompile.capture.tensors.raising import RAISING
+from dynacompile.capture.tensors.raising import DIVISIONS, OF_MATRICES, RAISING
 from dynacompile.capture.tensors.random_state import DRAWING, RandomState
 from dynacompile.capture.tensors.settings import Settings
-from dynacompile.ir.captured import GraphInput, Restarts
+from dynacompile.ir.captured import GraphInput, Repeats, Restarts
 from dynacompile.ir.looks import made
 from dynacompile.ir.rounds import is_again
 from dynacompile.ops.collectives import is_collective
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.base import Value
@@ -73,18 +77,9 @@ def restarts_of(
     names = cx.state(MayRaise).names | dict.fromkeys(raising_behind(cx))
     if not names or graph is None:
         return None
-    if (
-        cx.state(Settings).used
-        or cx.state(Settings).calls
-        or cx.state(RandomState).first
-        or any(item.wrapper is not None or item.is_pending for item in inputs)
-    ):
+    if changes_others(cx, graph, inputs):
         raise CannotRestart
-    draws = False
-    for node in operations(graph):
-        if not is_of_torch(node.target) or is_collective(node.target) or name_of(node) in CHANGES_MORE:
-            raise CannotRestart
-        draws |= name_of(node) in DRAWING
+    draws = any(name_of(node) in DRAWING for node in operations(graph))
     places = {item.name: n for n, item in enumerate(inputs)}
     changed = [made(item.given) for item in written]
     if any(map(has_history, changed)) or not all(map(is_small, changed)) or len(changed) > MOST_WRITTEN or draws and any(on_gpu(item.given) for item in inputs):
@@ -93,6 +88,44 @@ def restarts_of(
     if required and not runs_through(cx, graph, any(on_gpu(item.given) for item in inputs)):
         raise CannotRestart
     return Restarts(tuple(places[item.name] for item in written), draws, tuple(names), required)
+
+
+def repeats_of(cx: Context, graph: torch.fx.GraphModule | None, inputs: Sequence[GraphInput], written: Sequence[GraphInput]) -> Repeats | None:
+    """How calls are made again in which the graph raises by the values of its operands; None where it can't raise so, or has changed something by then."""
+    if graph is None or written:
+        return None
+    inside = cx.state(Inside).nodes
+    if not any(node not in inside and may_raise(node) for node in operations(graph)) or changes_others(cx, graph, inputs):
+        return None
+    draws = any(name_of(node) in DRAWING for node in operations(graph))
+    return None if draws and any(on_gpu(item.given) for item in inputs) else Repeats(draws)
+
+
+def may_raise(node: torch.fx.Node) -> bool:
+    """Whether an operation raises by what its operands hold: matrices on each device, numbers and places on CPUs alone."""
+    name = name_of(node).removeprefix("linalg_")
+    if name in OF_MATRICES:
+        return True
+    made = [
+        part
+        for part in of_torch.tree_leaves((node.meta.get("val"), *(given.meta.get("val") for given in node.all_input_nodes)))
+        if isinstance(part, torch.Tensor)
+    ]
+    if not made or any(map(on_gpu, made)):
+        return False
+    if name in ("getitem", "setitem"):
+        return any(isinstance(part, torch.fx.Node) for part in of_torch.tree_leaves(node.args[1]))
+    return name in RAISING or name in DIVISIONS and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in made)
+
+
+def changes_others(cx: Context, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> bool:
+    """Whether what comes before the end of the graph changes more than elements of tensors and the state of generators, or may be seen by others."""
+    state = cx.state(Settings).used or cx.state(Settings).calls or cx.state(RandomState).first
+    return bool(state) or any(item.wrapper is not None or item.is_pending for item in inputs) or any(map(changes_more, operations(graph)))
+
+
+def changes_more(node: torch.fx.Node) -> bool:
+    return not is_of_torch(node.target) or is_collective(node.target) or name_of(node) in CHANGES_MORE
 
 
 def runs_through(cx: Context, graph: torch.fx.GraphModule, with_gpu: bool) -> bool:
