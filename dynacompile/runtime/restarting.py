@@ -3,10 +3,10 @@ again as Python."""
 
 from __future__ import annotations
 
-import os
+import signal
 import traceback
 from collections.abc import Callable
-from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,15 +17,24 @@ from dynacompile.markers import disable
 from dynacompile.native import core as native_core
 
 ERRORS = (IndexError, RuntimeError, ValueError, ArithmeticError)
-FILES = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parent.parent) + os.sep, "<eval_with_key>")  # code of torch, ours, and of graphs
 
 
 def is_of_values(error: BaseException) -> bool:
-    """Whether a graph has raised it by the values of its operands: it raises again as Python. Memory that ran out may not run out there, and code of the
-    program that ran in the graph's midst, as handlers of signals do, does not run again."""
-    if not isinstance(error, ERRORS) or isinstance(error, (DynacompileError, torch.OutOfMemoryError)):
-        return False
-    return all(frame.f_code.co_filename.startswith(FILES) for frame, _ in traceback.walk_tb(error.__traceback__))
+    """Whether a graph has raised it by the values of its operands: it raises again as Python, as memory that ran out may not."""
+    return isinstance(error, ERRORS) and not isinstance(error, (DynacompileError, torch.OutOfMemoryError)) and not is_of_a_handler(error)
+
+
+def is_of_a_handler(error: BaseException) -> bool:
+    """Whether it comes from a signal handler of the program, which ran in the midst of something else, and does not run again."""
+    codes = {code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def code_of(handler: Any) -> Any:
+    for function in (handler, getattr(handler, "__func__", None), type(handler).__call__):
+        if isinstance(function, FunctionType):
+            return function.__code__
+    return None
 
 
 def restarting(call: Callable[..., tuple], restarts: Restarts) -> Callable[..., tuple]:
@@ -41,8 +50,9 @@ def restarting(call: Callable[..., tuple], restarts: Restarts) -> Callable[..., 
                 return outputs
         except DynacompileError:
             raise
-        except ERRORS:
-            pass
+        except ERRORS as error:
+            if is_of_a_handler(error):
+                raise
         with torch.no_grad():
             for n, copy in zip(written, before, strict=True):
                 inputs[n].detach().copy_(copy)

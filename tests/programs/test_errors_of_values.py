@@ -1,5 +1,6 @@
 """Errors that depend on values, outside of clauses: they come from the statement that they come from in eager, behind all that the program does before."""
 
+import contextlib
 import gc
 import signal
 import traceback
@@ -98,7 +99,61 @@ def targets():
     return function
 
 
-MADE = [of_module, in_a_callee, divides, factors, behind_a_break, into_its_own_tensor, targets]
+def inside_of_blocks():
+    class Seen:
+        def __init__(self, log):
+            self.log = log
+
+        def __enter__(self):
+            self.log.append("in")
+
+        def __exit__(self, kind, error, where):
+            self.log.append(str(kind))
+
+    def function(places, log):
+        with Seen(log):
+            try:
+                y = torch.ones(4)[places]
+            finally:
+                log.append("out")
+        log.append("after")
+        return y
+
+    return function
+
+
+def suppressed():
+    def function(places, log):
+        y = torch.zeros(2)
+        with contextlib.suppress(IndexError):
+            y = torch.ones(4)[places]
+            log.append("read")
+        return y + 1
+
+    return function
+
+
+@torch.library.custom_op("errors_of_values::within", mutates_args=())
+def within(places: torch.Tensor) -> torch.Tensor:
+    if (places > 9).any():
+        raise ValueError("a place beyond 9")
+    return places * 2
+
+
+@within.register_fake
+def _(places):
+    return torch.empty_like(places)
+
+
+def of_an_operator_of_the_program():
+    def function(places, log):
+        log.append("begin")
+        return within(places) + 1
+
+    return function
+
+
+MADE = [inside_of_blocks, suppressed, of_an_operator_of_the_program, of_module, in_a_callee, divides, factors, behind_a_break, into_its_own_tensor, targets]
 
 
 def run(function, places):

@@ -16,7 +16,7 @@ import torch
 from dynacompile.capture.breaks import unsupported
 from dynacompile.capture.refused_numbers import holds
 from dynacompile.capture.tensors.entry_conditions import LOOKUPS, MOST_IN_CLAUSES, is_inside
-from dynacompile.capture.tensors.raising import AT_PLACES, DIVISIONS, OF_MATRICES, OF_NUMBERS
+from dynacompile.capture.tensors.raising import AT_PLACES, DIVISIONS, FILLS, OF_MATRICES, OF_NUMBERS
 from dynacompile.capture.tensors.restarting import may_restart
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.classes import ClassValue
@@ -48,8 +48,6 @@ BETWEEN: dict[str, tuple[Sequence[str], Callable[[float, float], bool]]] = {
     "uniform_": (("from", "to"), lambda least, most: least <= most and abs(least) < 1e30 > abs(most)),
 }
 """Draws that don't raise with two such numbers, which are 0 and 1 where they are not given."""
-FILLS = frozenset("masked_fill masked_fill_".split())
-"""By a tensor of a type with greater numbers, on CPUs."""
 SUBSCRIPTS = (operator.getitem, operator.setitem)
 NAMES = OF_MATRICES | OF_NUMBERS | AT_PLACES | DIVISIONS | FILLS | {f"linalg_{name}" for name in OF_MATRICES} | {"getitem", "setitem"}
 TRANSFORMS = ("fft_", "stft", "istft")

@@ -25,3 +25,5 @@ AT_PLACES = frozenset(
 RAISING = OF_MATRICES | OF_NUMBERS | AT_PLACES
 DIVISIONS = frozenset("floordiv ifloordiv mod imod floor_divide floor_divide_ remainder remainder_ fmod fmod_ div div_ divide divide_".split())
 """Of ints, on CPUs: by zero."""
+FILLS = frozenset("masked_fill masked_fill_".split())
+"""By a tensor of a type with greater numbers, on CPUs."""

@@ -19,7 +19,7 @@ import torch.fx
 
 from dynacompile.capture.refused_types import is_of_torch
 from dynacompile.capture.tensors.assumptions import Inside, name_of, passes, raising_behind
-from dynacompile.capture.tensors.raising import DIVISIONS, OF_MATRICES, RAISING
+from dynacompile.capture.tensors.raising import DIVISIONS, FILLS, OF_MATRICES, RAISING
 from dynacompile.capture.tensors.random_state import DRAWING, RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.ir.captured import GraphInput, Repeats, Restarts
@@ -102,20 +102,17 @@ def repeats_of(cx: Context, graph: torch.fx.GraphModule | None, inputs: Sequence
 
 
 def may_raise(node: torch.fx.Node) -> bool:
-    """Whether an operation raises by what its operands hold: matrices on each device, numbers and places on CPUs alone."""
-    name = name_of(node).removeprefix("linalg_")
-    if name in OF_MATRICES:
+    """Whether an operation may raise by what its operands hold: those of matrices on each device, on CPUs all that are not known to be harmless."""
+    name = name_of(node)
+    if name.removeprefix("linalg_") in OF_MATRICES:
         return True
-    made = [
-        part
-        for part in of_torch.tree_leaves((node.meta.get("val"), *(given.meta.get("val") for given in node.all_input_nodes)))
-        if isinstance(part, torch.Tensor)
-    ]
-    if not made or any(map(on_gpu, made)):
+    made = [given.meta.get("val") for given in (node, *node.all_input_nodes)]
+    tensors = [part for part in of_torch.tree_leaves(made) if isinstance(part, torch.Tensor)]
+    if any(map(on_gpu, tensors)):
         return False
-    if name in ("getitem", "setitem"):
-        return any(isinstance(part, torch.fx.Node) for part in of_torch.tree_leaves(node.args[1]))
-    return name in RAISING or name in DIVISIONS and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in made)
+    if name in DIVISIONS and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
+        return True
+    return name in FILLS and isinstance(node.args[-1], torch.fx.Node) or not passes(node)
 
 
 def changes_others(cx: Context, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> bool:
