@@ -148,9 +148,24 @@ def no_dilation(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return any(n < 1 for n in numbers_at((5, "dilation"), args, kwargs) if type(n) is int)
 
 
-@row("the extremes of no elements", "max", "min", "amax", "amin", "aminmax", "argmax", "argmin", "mode")
+@row("the extremes of no elements", "amax", "amin", "aminmax", "argmax", "argmin")
 def no_elements(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return len(args) + len(kwargs) == 1 and any(type(n) is int and n == 0 for t in tensors_in(args) for n in t.shape)
+
+
+@row("the extremes of no elements", "max", "min", "median", "nanmedian", "mode")
+def no_elements_along(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    first = next(iter(tensors_in((args, kwargs))), None)
+    if first is None or no_elements(args, kwargs):
+        return first is not None
+    dims = (n for n in numbers_at((1, "dim"), args, kwargs) if type(n) is int and -first.dim() <= n < first.dim())
+    return any(type(first.shape[n]) is int and first.shape[n] == 0 for n in dims)
+
+
+@row("boundaries in more than one dimension", "bucketize")
+def no_row_of_boundaries(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    boundaries = args[1] if len(args) > 1 else kwargs.get("boundaries")
+    return isinstance(boundaries, torch.Tensor) and boundaries.dim() != 1
 
 
 def check_numbers(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -29,12 +29,14 @@ torch.lerp(m, m, 1j); torch._foreach_clamp_max([i], 300); torch._foreach_maximum
 OTHERS = """
 i ** -1; torch.pow(i, -2); torch._foreach_pow([i], -1); F.celu(m, 0.0); F.smooth_l1_loss(m, m, beta=-1.0); torch.mvlgamma(m, 0); F.softmax(h, 3)
 torch.empty_strided((2,), (-1,)); torch.searchsorted(m, m, side="bad"); F.conv1d(m[None], m[None], dilation=0); h[:0].max(); torch.gcd(i, h)
+h[:0].max(0); m[:0].min(dim=0); m[:, :0].median(1); h[:0].mode(); torch.nanmedian(m[:0], 0, True); torch.max(input=i[:0], dim=0); torch.bucketize(m, m)
 torch._foreach_clamp_max([h], 1j)
 torch.heaviside(h, i); m.cfloat() < 2; h <= 1j; m.cfloat().clamp_(max=1); F.hardtanh(m.cfloat()); torch.bitwise_and(h, 1); torch.polar(h, h)
 """
 TAKEN = """
 torch.full((2,), -1, dtype=torch.uint8); torch.full((2,), float("inf"), dtype=HALF); torch.full((2,), 65504.0, dtype=HALF); h + 1e38; i * 300; i.fill(1.5)
 i.clamp(2.5, 3.5)
+m[:0].max(1); m[:, :0].min(0).values.sum(); torch.max(m[:0], m[:0]);
 torch.where(h > 0, h, 1e38); m.cfloat() == 1j; 2 ** i; h ** -1; m.clamp(max=float("inf")); F.pad(h, (300, 0)); i.expand(300, 3).sum(); F.softmax(h, -1)
 """
 SINCE_2_15 = (
