@@ -108,7 +108,7 @@ def compile_frame(
         if call is not None and captured.restarts is not None:
             call = restarting(call, captured.restarts)
         if call is not None and captured.repeats is not None:
-            call = native_core().RestartingCall(call, is_of_values, captured.repeats.draws)
+            call = native_core().RestartingCall(call, is_of_values, captured.repeats.draws, captured.repeats.written)
         settings = tuple(Guard("FLAG", None, flag, captured.site) for flag in dict.fromkeys(flags))
         captured = replace(captured, guards=captured.guards + captured.shape_guards() + settings, shape_guards=no_guards)
         code = captured.code

@@ -2,11 +2,16 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/clone.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <structmember.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <mutex>
 
 namespace dynacompile {
@@ -45,13 +50,20 @@ PyObject* unpack_arguments(const GivenCall& given, std::vector<PyObject*>& value
 }
 
 // The graph of an entry that restarts. draws: it takes numbers from the default generator of CPUs. is_own: a function of an exception, which says whether it
-// is the graph's, rather than an interrupt's.
+// is the graph's, rather than an interrupt's. written: the arguments that the graph writes, tensors.
 struct RestartingCall {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject* call;
     PyObject* is_own;
+    std::vector<Py_ssize_t>* written;
     char draws;
+};
+
+// What a graph may change of what was there before.
+struct Before {
+    at::Tensor random;
+    std::vector<at::Tensor> written, copies;
 };
 
 at::Tensor random_state() {
@@ -66,8 +78,25 @@ void set_random_state(const at::Tensor& state) {
     generator.set_state(state);
 }
 
+Before state_before(const RestartingCall& graph, PyObject* const* args) {
+    Before before;
+    if (graph.draws) before.random = random_state();
+    const at::AutoDispatchBelowAutograd below;
+    for (Py_ssize_t n : *graph.written) {
+        before.written.push_back(THPVariable_Unpack(args[n]));
+        before.copies.push_back(before.written.back().clone());
+    }
+    return before;
+}
+
+void put_back(const RestartingCall& graph, const Before& before) {
+    if (graph.draws) set_random_state(before.random);
+    const at::AutoDispatchBelowAutograd below;
+    for (size_t i = 0; i < before.written.size(); i++) before.written[i].copy_(before.copies[i]);
+}
+
 // Puts Restart in the place of the current error, where that is the graph's.
-void restart(const RestartingCall& self, const at::Tensor& state) {
+void restart(const RestartingCall& self, const Before& before) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
@@ -79,25 +108,33 @@ void restart(const RestartingCall& self, const at::Tensor& state) {
         return;
     }
     Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(traceback);
-    if (self.draws) set_random_state(state);
+    put_back(self, before);
     PyErr_SetNone(restart_type);
+}
+
+// `result`, which the graph gave, or null, where it raised.
+PyObject* settle(const RestartingCall& graph, PyObject* result, const Before& before) {
+    if (result) KeptCall::let_go();
+    else restart(graph, before);
+    return result;
 }
 
 PyObject* restarting_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     const RestartingCall& graph = *reinterpret_cast<RestartingCall*>(self);
-    at::Tensor state;
-    if (graph.draws) state = random_state();
-    PyObject* result = call_object(graph.call, args, nargsf, kwnames);
-    if (result) KeptCall::let_go();
-    else restart(graph, state);
-    return result;
+    if (!graph.draws && graph.written->empty()) return settle(graph, call_object(graph.call, args, nargsf, kwnames), {});
+    const Before before = state_before(graph, args);
+    return settle(graph, call_object(graph.call, args, nargsf, kwnames), before);
 }
 
 PyObject* restarting_new(PyTypeObject* type, PyObject* args, PyObject*) {
-    PyObject *call, *is_own;
+    PyObject *call, *is_own, *written;
     int draws;
-    if (!PyArg_ParseTuple(args, "OOp:RestartingCall", &call, &is_own, &draws)) return nullptr;
+    if (!PyArg_ParseTuple(args, "OOpO!:RestartingCall", &call, &is_own, &draws, &PyTuple_Type, &written)) return nullptr;
+    auto places = std::make_unique<std::vector<Py_ssize_t>>();
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(written); i++) places->push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(written, i)));
+    if (PyErr_Occurred()) return nullptr;
     RestartingCall* made = reinterpret_cast<RestartingCall*>(checked(type->tp_alloc(type, 0)));
+    made->written = places.release();
     made->vectorcall = boundary<restarting_call>;
     made->call = Py_NewRef(call);
     made->is_own = Py_NewRef(is_own);
@@ -117,6 +154,7 @@ void restarting_dealloc(PyObject* self) noexcept {
     PyObject_GC_UnTrack(self);
     Py_XDECREF(reinterpret_cast<RestartingCall*>(self)->call);
     Py_XDECREF(reinterpret_cast<RestartingCall*>(self)->is_own);
+    delete reinterpret_cast<RestartingCall*>(self)->written;
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -128,7 +166,7 @@ PyMemberDef restarting_members[] = {
 };
 
 PyType_Slot restarting_slots[] = {
-    {Py_tp_doc, const_cast<char*>("RestartingCall(call, is_own, draws): a graph that raises Restart in the place of errors of its own.")},
+    {Py_tp_doc, const_cast<char*>("RestartingCall(call, is_own, draws, written): a graph that raises Restart in the place of errors of its own.")},
     {Py_tp_new, as_slot<restarting_new>()},
     {Py_tp_dealloc, reinterpret_cast<void*>(restarting_dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(restarting_traverse)},

@@ -133,12 +133,13 @@ class Restarts:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Of a frame whose graph may raise by the values of its operands and has changed nothing by then: a call in which it does is made again as Python.
+    """Of a frame whose graph may raise by the values of its operands: then what it has changed is as it was before, and the call is made again as Python.
 
-    draws: whether the graph draws random numbers, from the default generator of CPUs.
+    draws: whether the graph draws random numbers, from the default generator of CPUs. written: the positions of the inputs that it writes.
     """
 
     draws: bool
+    written: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class Captured:
     regather: the program has asked for gathers to be made again in the backward, as the option of that name does.
     wrappers: None where no input or output is one.
     restarts: None where no operation of the graph may raise what a clause takes.
-    repeats: None where the graph does not raise, or changes something before; or where there are restarts.
+    repeats: None where the graph does not raise, or changes much before; or where there are restarts.
     in_modes: the frame began with torch-function modes on, which are to be off while the graph runs: its operations say where they make tensors.
     """
 

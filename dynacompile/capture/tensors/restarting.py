@@ -5,8 +5,8 @@ A graph runs after the frame was followed, so what it raises comes past the fram
 call runs as Python from its start, which meets the error where the clause takes it. What follows a branch runs before its condition is asked: so it has to be
 harmless, or to raise.
 
-Where no clause is around and the graph writes nothing that was there before, a call in which it raises is made again as Python, too (`repeats_of`): so the
-error comes from the statement that it comes from in eager, behind all that the frame does before it.
+Where no clause is around and the graph writes nothing or little that was there before, a call in which it raises is made again as Python, too (`repeats_of`):
+so the error comes from the statement that it comes from in eager, behind all that the frame does before it.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ def restarts_of(
         raise CannotRestart
     draws = any(name_of(node) in DRAWING for node in operations(graph))
     places = {item.name: n for n, item in enumerate(inputs)}
-    changed = [made(item.given) for item in written]
-    if any(map(has_history, changed)) or not all(map(is_small, changed)) or len(changed) > MOST_WRITTEN or draws and any(on_gpu(item.given) for item in inputs):
+    if not may_be_copied([made(item.given) for item in written]) or draws and any(on_gpu(item.given) for item in inputs):
         raise CannotRestart
     required = tuple(next(n for n, given in enumerate(outputs) if given is one) for one in cx.effects.required)
     if required and not runs_through(cx, graph, any(on_gpu(item.given) for item in inputs)):
@@ -91,28 +90,50 @@ def restarts_of(
 
 
 def repeats_of(cx: Context, graph: torch.fx.GraphModule | None, inputs: Sequence[GraphInput], written: Sequence[GraphInput]) -> Repeats | None:
-    """How calls are made again in which the graph raises by the values of its operands; None where it can't raise so, or has changed something by then."""
-    if graph is None or written:
+    """How calls are made again in which the graph raises by the values of its operands; None where it can't raise so, or has changed by then what is not to
+    be changed back. Little that is written is copied at each call, where an operation is known to raise."""
+    if graph is None or not may_be_copied([made(item.given) for item in written]):
         return None
-    inside = cx.state(Inside).nodes
-    if not any(node not in inside and may_raise(node) for node in operations(graph)) or changes_others(cx, graph, inputs):
+    inside, test = cx.state(Inside).nodes, is_known_to_raise if written else may_raise
+    if not any(node not in inside and test(node) for node in operations(graph)) or changes_others(cx, graph, inputs):
         return None
     draws = any(name_of(node) in DRAWING for node in operations(graph))
-    return None if draws and any(on_gpu(item.given) for item in inputs) else Repeats(draws)
+    if (draws or written) and any(on_gpu(item.given) for item in inputs):
+        return None
+    places = {item.name: n for n, item in enumerate(inputs)}
+    return Repeats(draws, tuple(places[item.name] for item in written))
+
+
+def may_be_copied(changed: Sequence[object]) -> bool:
+    """Whether what a graph writes may be copied before it runs, and be put back."""
+    return len(changed) <= MOST_WRITTEN and all(map(is_small, changed)) and not any(map(has_history, changed))
+
+
+def is_known_to_raise(node: torch.fx.Node) -> bool:
+    """Whether an operation raises by what its operands hold: those of matrices on each device; on CPUs those of numbers and places, and ints divided by 0."""
+    name = name_of(node).removeprefix("linalg_")
+    tensors = tensors_of(node)
+    if name in OF_MATRICES:
+        return True
+    if any(map(on_gpu, tensors)):
+        return False
+    if name in ("getitem", "setitem"):
+        return any(isinstance(part, torch.fx.Node) for part in of_torch.tree_leaves(node.args[1]))
+    return name in RAISING or name in DIVISIONS and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
 def may_raise(node: torch.fx.Node) -> bool:
-    """Whether an operation may raise by what its operands hold: those of matrices on each device, on CPUs all that are not known to be harmless."""
-    name = name_of(node)
-    if name.removeprefix("linalg_") in OF_MATRICES:
+    """Whether an operation is known to raise, or, on CPUs, not known to be harmless."""
+    if is_known_to_raise(node):
         return True
-    made = [given.meta.get("val") for given in (node, *node.all_input_nodes)]
-    tensors = [part for part in of_torch.tree_leaves(made) if isinstance(part, torch.Tensor)]
-    if any(map(on_gpu, tensors)):
-        return False
-    if name in DIVISIONS and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
-        return True
-    return name in FILLS and isinstance(node.args[-1], torch.fx.Node) or not passes(node)
+    fills = name_of(node) in FILLS and isinstance(node.args[-1], torch.fx.Node)
+    return not any(map(on_gpu, tensors_of(node))) and (fills or not passes(node))
+
+
+def tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
+    """Fakes of what an operation is given and gives."""
+    values = [given.meta.get("val") for given in (node, *node.all_input_nodes)]
+    return [part for part in of_torch.tree_leaves(values) if isinstance(part, torch.Tensor)]
 
 
 def changes_others(cx: Context, graph: torch.fx.GraphModule, inputs: Sequence[GraphInput]) -> bool:
