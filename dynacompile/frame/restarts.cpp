@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <mutex>
 
@@ -60,10 +61,11 @@ struct RestartingCall {
     char draws;
 };
 
-// What a graph may change of what was there before.
+// What a graph may change of what was there before. bytes: of all that is written and contiguous, in a row; of the rest, `copies`.
 struct Before {
     at::Tensor random;
-    std::vector<at::Tensor> written, copies;
+    std::vector<char> bytes;
+    std::vector<at::Tensor> copies;
 };
 
 at::Tensor random_state() {
@@ -78,25 +80,49 @@ void set_random_state(const at::Tensor& state) {
     generator.set_state(state);
 }
 
+bool lies_in_a_row(const at::Tensor& tensor) { return tensor.device().is_cpu() && tensor.is_contiguous(); }
+
 Before state_before(const RestartingCall& graph, PyObject* const* args) {
     Before before;
     if (graph.draws) before.random = random_state();
-    const at::AutoDispatchBelowAutograd below;
+    size_t size = 0;
     for (Py_ssize_t n : *graph.written) {
-        before.written.push_back(THPVariable_Unpack(args[n]));
-        before.copies.push_back(before.written.back().clone());
+        const at::Tensor& tensor = THPVariable_Unpack(args[n]);
+        if (lies_in_a_row(tensor)) size += tensor.nbytes();
+    }
+    before.bytes.resize(size);
+    char* to = before.bytes.data();
+    for (Py_ssize_t n : *graph.written) {
+        const at::Tensor& tensor = THPVariable_Unpack(args[n]);
+        if (lies_in_a_row(tensor)) {
+            if (tensor.nbytes()) std::memcpy(to, tensor.unsafeGetTensorImpl()->data(), tensor.nbytes());
+            to += tensor.nbytes();
+        } else {
+            const at::AutoDispatchBelowAutograd below;
+            before.copies.push_back(tensor.clone());
+        }
     }
     return before;
 }
 
-void put_back(const RestartingCall& graph, const Before& before) {
+void put_back(const RestartingCall& graph, PyObject* const* args, const Before& before) {
     if (graph.draws) set_random_state(before.random);
+    const char* from = before.bytes.data();
+    size_t next = 0;
     const at::AutoDispatchBelowAutograd below;
-    for (size_t i = 0; i < before.written.size(); i++) before.written[i].copy_(before.copies[i]);
+    for (Py_ssize_t n : *graph.written) {
+        const at::Tensor& tensor = THPVariable_Unpack(args[n]);
+        if (lies_in_a_row(tensor)) {
+            if (tensor.nbytes()) std::memcpy(tensor.unsafeGetTensorImpl()->mutable_data(), from, tensor.nbytes());
+            from += tensor.nbytes();
+        } else {
+            tensor.copy_(before.copies[next++]);
+        }
+    }
 }
 
 // Puts Restart in the place of the current error, where that is the graph's.
-void restart(const RestartingCall& self, const Before& before) {
+void restart(const RestartingCall& self, PyObject* const* args, const Before& before) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     PyErr_NormalizeException(&type, &value, &traceback);
@@ -108,22 +134,22 @@ void restart(const RestartingCall& self, const Before& before) {
         return;
     }
     Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(traceback);
-    put_back(self, before);
+    put_back(self, args, before);
     PyErr_SetNone(restart_type);
 }
 
 // `result`, which the graph gave, or null, where it raised.
-PyObject* settle(const RestartingCall& graph, PyObject* result, const Before& before) {
+PyObject* settle(const RestartingCall& graph, PyObject* result, PyObject* const* args, const Before& before) {
     if (result) KeptCall::let_go();
-    else restart(graph, before);
+    else restart(graph, args, before);
     return result;
 }
 
 PyObject* restarting_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     const RestartingCall& graph = *reinterpret_cast<RestartingCall*>(self);
-    if (!graph.draws && graph.written->empty()) return settle(graph, call_object(graph.call, args, nargsf, kwnames), {});
+    if (!graph.draws && graph.written->empty()) return settle(graph, call_object(graph.call, args, nargsf, kwnames), args, {});
     const Before before = state_before(graph, args);
-    return settle(graph, call_object(graph.call, args, nargsf, kwnames), before);
+    return settle(graph, call_object(graph.call, args, nargsf, kwnames), args, before);
 }
 
 PyObject* restarting_new(PyTypeObject* type, PyObject* args, PyObject*) {

@@ -1,8 +1,7 @@
 """Calls that eager refuses by the values or shapes of what it is given: indices outside, negative sizes, no elements, matrices without a factor, divisions
 by zero, shapes that do not go together, writes to what can't be written.
 
-The kind of the error is compared, and what is left behind: what was written, the random state, attributes. Where the error comes out of a call that writes
-to what it is given, what the call did before it may be lost (docs/reliability.md), and of that call only the kind is compared.
+The kind of the error is compared, and what is left behind: what was written, the random state, attributes.
 
 `python -m tests.fuzz.wrong_values FIRST LAST [--backend NAME]`: most programs call first with valid values, then with wrong ones, in turn.
 """
@@ -80,7 +79,6 @@ BEFORE = (
 )
 AFTER = ("pass", "w.add_(1)", "w.sub_(w * 2)", "S.append(2)", "r = torch.rand(3)", "N.count = 7")
 USES = ("r", "None", "(r * 1 if isinstance(r, torch.Tensor) else r)", "(r.sum() if isinstance(r, torch.Tensor) else r)")
-WRITTEN = ("_(", "] =", "j +=")  # in a program that writes to an operand
 CLAUSES = ("", "", "", "Exception", "RuntimeError", "IndexError", "(ValueError, IndexError, TypeError)")
 INTS = {"good": (1, 2, 3), "bad": (-1, -2, 0, 4, 5, -4, 7)}
 PLACES = {"good": ((0, 1, 2), (2, 1, 0), (0, 0, 1)), "bad": ((0, 1, 3), (-1, 0, 1), (-4, 1, 0), (0, 100, 2), (5, 6, 7))}
@@ -177,8 +175,6 @@ def check(program: Program, counts: Counter, backend: str = "default") -> None:
     for number, (mine, eager) in enumerate(zip(have, want)):
         counts[str(eager[0]) if isinstance(eager[0], str) else "results"] += 1
         assert is_same(mine[0], eager[0]), f"call {number + 1}: {mine[0]}, eager: {eager[0]}"[:700]
-        if isinstance(eager[0], Raised) and any(written in source for written in WRITTEN):
-            continue
         counts["behind an error"] += isinstance(eager[0], Raised)
         for what, a, b in zip(("operands", "list", "count", "random state"), mine[1:], eager[1:]):
             assert is_same(a, b), f"call {number + 1}, {what}: {a}, eager: {b}"[:700]
