@@ -287,3 +287,27 @@ def test_what_a_handler_raises_in_the_graph_is_no_error_of_its():
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert len(calls) == 4
+
+
+def within_clauses(x, log):
+    log.append("begin")
+    try:
+        y = within(x)
+    except ValueError as error:
+        log.append(str(error))
+        y = x
+    try:
+        z = torch.renorm(y, 2, 0, float(y.max()) - 100)
+    except RuntimeError as error:
+        log.append(str(error))
+        z = y
+    return z + 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "default"])
+def test_clauses_take_errors_of_operations_that_are_not_known_to_raise(backend):
+    compiled = dynacompile.compile(within_clauses, backend=backend, isolate_recompiles=True)
+    for scale in (1, 20, 200, 3, 200):
+        x, logs = torch.ones(3, 3) * scale, ([], [])
+        assert torch.equal(*(call(x, log) for call, log in zip((within_clauses, compiled), logs)))
+        assert logs[0] == logs[1]
