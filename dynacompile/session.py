@@ -25,7 +25,7 @@ from dynacompile.capture.bytecode import CodeCache
 from dynacompile.complaints import warn
 from dynacompile.events import Bus
 from dynacompile.ir.fakes import CHANGED as STOOD_IN
-from dynacompile.ir.fakes import FakeMode
+from dynacompile.ir.fakes import WITH_DEVICES, FakeMode
 from dynacompile.markers import DISABLED_CODE, LEFT_TO_PYTHON
 from dynacompile.native import core as native_core
 from dynacompile.native import loaded as native_loaded
@@ -92,6 +92,7 @@ class Session:
             for place in CHANGED:
                 native_core().changed_by_compiles(*place)
             FakeMode.__torch_dispatch__ = native_core().ModeMethod(FakeMode.HANDLER)  # type: ignore[method-assign]
+            native_core().answer_devices(of_torch.find_torch_dispatch_rule, torch.ops.prim.device.default, WITH_DEVICES, torch.device("meta"))
             for read, change in SET:
                 native_core().set_by_compiles(read, change)
             for folder, recursive in skipped_folders():

@@ -14,7 +14,7 @@ import torch.fx
 
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import Site
-from dynacompile.ir.fakes import fake_of
+from dynacompile.ir.fakes import answers_devices, fake_of
 from dynacompile.ir.shapes import as_static, same_size
 from dynacompile.ir.symbolic_graphs import add_node
 from dynacompile.ir.zero_one import within
@@ -63,6 +63,7 @@ def dense_order(value: torch.Tensor) -> list[int] | None:
     return order
 
 
+@answers_devices
 class Recorder(TorchDispatchMode):
     """While it is on the stack, every ATen op on fake tensors becomes a node of `graph`, decomposed by `table` first.
 

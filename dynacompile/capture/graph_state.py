@@ -24,7 +24,7 @@ from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.errors import Unsupported
 from dynacompile.ir.captured import GraphInput, Site, TensorFacts
-from dynacompile.ir.fakes import fake_mode
+from dynacompile.ir.fakes import answers_devices, fake_mode
 from dynacompile.ir.looks import Look, Looks, give
 from dynacompile.ir.memory import Folded
 from dynacompile.ir.recurrence import check_recurs
@@ -38,6 +38,7 @@ from dynacompile.ops.wrappers import is_wrapper
 from dynacompile.private.of_torch import DataDependentOutputException, DynamicOutputShapeException, TorchDispatchMode
 
 
+@answers_devices
 class Draws(TorchDispatchMode):
     """Notes whether random numbers are drawn."""
 

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 import torch.fx
 
+from dynacompile.ir.fakes import answers_devices
 from dynacompile.private import of_torch
 from dynacompile.private.of_torch import FakeTensor, TorchDispatchMode
 
 
+@answers_devices
 class Reads(TorchDispatchMode):
     """Notes which tensors are turned into numbers."""
 

@@ -12,6 +12,8 @@ inline int get_extra(PyObject* code, Py_ssize_t index, void** extra) { return _P
 inline int set_extra(PyObject* code, Py_ssize_t index, void* extra) { return _PyCode_SetExtra(code, index, extra); }
 constexpr int monitored_events = 0;  // of sys.monitoring, each with the tools that are told of it
 inline bool is_finalizing() { return _Py_IsFinalizing(); }
+// C calls of the function come to `call`; calls from Python code may run the function's code.
+inline void set_vectorcall(PyObject* function, vectorcallfunc call) { reinterpret_cast<PyFunctionObject*>(function)->vectorcall = call; }
 
 // Dicts can't be watched.
 template <void (*changed)()>

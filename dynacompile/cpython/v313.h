@@ -18,6 +18,8 @@ inline int get_extra(PyObject* code, Py_ssize_t index, void** extra) { return Py
 inline int set_extra(PyObject* code, Py_ssize_t index, void* extra) { return PyUnstable_Code_SetExtra(code, index, extra); }
 constexpr int monitored_events = _PY_MONITORING_UNGROUPED_EVENTS;  // of sys.monitoring, each with the tools that are told of it
 inline bool is_finalizing() { return Py_IsFinalizing(); }
+// C calls of the function come to `call`; calls from Python code may run the function's code.
+inline void set_vectorcall(PyObject* function, vectorcallfunc call) { PyFunction_SetVectorcall(reinterpret_cast<PyFunctionObject*>(function), call); }
 
 template <void (*changed)()>
 int on_dict_event(PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) {

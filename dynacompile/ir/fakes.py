@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -32,6 +32,7 @@ from dynacompile.private.of_torch import FakeTensor, FakeTensorMode
 
 CreationMeta, get_creation_meta = of_torch.CreationMeta, of_torch.get_creation_meta  # type: ignore[attr-defined]
 DYNAMO = f"{torch.__name__}._dynamo"
+M = TypeVar("M")
 MOST_CACHED = 10_000
 NOTHING: Mapping[str, Any] = {}
 CALL_THROUGH = "__dynamo_disable"  # attribute in which torch's wrapper remembers what to call
@@ -50,6 +51,17 @@ class Computed(torch.autograd.Function):
         return grad, None
 
 
+WITH_DEVICES: set[type] = {FakeTensor, FakeTensorMode}
+"""Modes, and the class of fakes, that answer for the device of a fake what it says. The native core answers in their stead: see `fake_devices.cpp`."""
+
+
+def answers_devices(mode: type[M]) -> type[M]:
+    """Of a mode that passes on the question which device a fake is on."""
+    WITH_DEVICES.add(mode)
+    return mode
+
+
+@answers_devices
 class FakeMode(FakeTensorMode):
     """The native core makes its handler one that can be interrupted: see `ModeMethod`.
 

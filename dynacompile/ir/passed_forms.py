@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dynacompile.ir.fakes import fake_mode
+from dynacompile.ir.fakes import answers_devices, fake_mode
 from dynacompile.ir.recurrence import check_recurs
 from dynacompile.ir.shapes import hint_of
 from dynacompile.ops.passed_numbers import PASSING, SYMBOLIC, StandIns, has_static_sizes, stand_in
@@ -25,6 +25,7 @@ MEANT = (0.375, 0.8125, 0.59375)
 known: dict[tuple, bool] = {}
 
 
+@answers_devices
 class Operators(TorchDispatchMode):
     """Notes the operators that run, with the numbers that they are given."""
 

@@ -39,6 +39,7 @@ add(
     "tensors without memory, on which graphs are traced",
     FakeTensor="torch._subclasses.fake_tensor.FakeTensor",
     FakeTensorMode="torch._subclasses.fake_tensor.FakeTensorMode",
+    find_torch_dispatch_rule="torch._library.simple_registry.find_torch_dispatch_rule",
     set_throw_on_mutable_data_ptr="torch._C._set_throw_on_mutable_data_ptr",
     DataDependentOutputException="torch._subclasses.fake_tensor.DataDependentOutputException",
     DynamicOutputShapeException="torch._subclasses.fake_tensor.DynamicOutputShapeException",

@@ -60,6 +60,48 @@ def test_an_interrupt_where_a_mode_is_left(leave, nth):
     assert len(dynacompile.cache_entries(case.compiled)) == 2
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_no_python_code_is_asked_which_device_a_fake_is_on(backend):
+    """torch asks in C++ that must not throw: an interrupt of Python code would end the process."""
+    asked = []
+
+    def profile(frame, event, argument):
+        if event == "call" and any(value is torch.ops.prim.device.default for value in frame.f_locals.values()):
+            asked.append(frame.f_code.co_qualname)
+
+    def loss(x, w):
+        return (x.sin() @ w).softmax(-1).sum()
+
+    x, w = torch.ones(4, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+    sys.setprofile(profile)
+    try:
+        compiled = dynacompile.compile(loss, backend=backend, isolate_recompiles=True)
+        compiled(x, w).backward()
+    finally:
+        sys.setprofile(None)
+    assert len(dynacompile.cache_entries(compiled)) == 1
+    assert asked == []
+
+
+def test_modes_of_the_program_are_asked_which_device_a_fake_is_on():
+    class Seen(_python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    dynacompile.compile(torch.sin, backend="eager")(torch.ones(3))
+    mode = FakeTensorMode()
+    x = mode.from_tensor(torch.ones(3, requires_grad=True))
+    assert torch.ops.prim.device.default(x) == torch.device("cpu")
+    mode.in_kernel_invocation = True
+    assert torch.ops.prim.device.default(x) == torch.device("meta")
+    mode.in_kernel_invocation = False
+    with mode, Seen():
+        assert x.sin().grad_fn is not None
+    assert torch.ops.prim.device.default in seen
+
+
 @pytest.mark.parametrize("method", ["__enter__", "__exit__"])
 def test_an_interrupt_where_warnings_are_caught(method):
     """At each line of the manager's: the filters and writers are the process's, and stay as they were."""

@@ -20,6 +20,7 @@ from dynacompile.capture.values.descriptors import bind_descriptor, class_source
 from dynacompile.capture.values.graph_tensor import GraphTensor
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.ir.captured import TensorFacts
+from dynacompile.ir.fakes import answers_devices
 from dynacompile.ir.guard_facts import Match
 from dynacompile.ir.namespaces import MISSING
 from dynacompile.ir.source import Attr, DictAttr, Source
@@ -149,6 +150,7 @@ def check_placed(wrapping: Wrapping, what: str) -> None:
         raise unsupported("tensor-subclass", f"{what}, a DTensor that is yet to be masked,")
 
 
+@answers_devices
 class RefuseRandom(TorchDispatchMode):
     """Refuses operations on DTensors for which torch changes the state of the device's generator, by the place of each process in the mesh."""
 
