@@ -1,14 +1,19 @@
-"""The C++ compiler: which one it is, and running it within a limit of time. What it starts ends with it, and with this process."""
+"""The C++ compiler: which one it is, and running it within a limit of time. What it starts ends with it, and with this process.
+
+What it makes depends on more than its command: a script may run any compiler, ccache has the names of several, and GCC and Clang read the environment.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import os
 import select
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -25,6 +30,11 @@ SECONDS = 300.0
 SECONDS_VARIABLE = "DYNACOMPILE_COMPILER_SECONDS"
 LOOK_SECONDS = 0.05
 MOST_OUTPUT = 1 << 20  # bytes of messages that are kept
+MOST_SCRIPT = 1 << 20  # bytes of a script that are read
+FOLDERS = ("CPATH", "CPLUS_INCLUDE_PATH", "COMPILER_PATH", "LIBRARY_PATH", "LD_RUN_PATH")
+"""Variables of the environment with folders in which GCC and Clang look for headers, programs and libraries, or in which what they link will look."""
+OTHERS = ("GCC_EXEC_PREFIX", "CCC_OVERRIDE_OPTIONS", "CCACHE_COMPILER", "NIX_CFLAGS_COMPILE", "NIX_CXXSTDLIB_COMPILE", "NIX_LDFLAGS")
+"""Further variables, and beginnings of their names, by which the compiler, or what stands in its place, does something else."""
 # Runs the command that follows in a process group of its own. The watcher reads a pipe whose other end this process alone holds: it ends, and with it the
 # group, when this process is gone, whatever ended it.
 WATCHED = """
@@ -41,10 +51,16 @@ SHELL = "/bin/sh"
 
 @dataclass(frozen=True)
 class Toolchain:
-    """command: the compiler as argv. stamp: what tells one compiler from another in the cache key."""
+    """command: the compiler as argv. stamp: what tells one compiler from another in the cache key, and its environment. version: the first line of what
+    it says of itself."""
 
     command: tuple[str, ...]
     stamp: str
+    version: str
+
+    @property
+    def is_clang(self) -> bool:
+        return "clang" in (self.version or os.path.realpath(self.command[0]))
 
 
 @dataclass(frozen=True)
@@ -99,13 +115,52 @@ def stamped(command: Sequence[str]) -> Toolchain:
     words = []
     for i, word in enumerate(command):
         found = word if i == 0 else None if word.startswith("-") else shutil.which(word)
-        real = os.path.realpath(found) if found else word
         try:
-            status = os.stat(real) if found else None
+            words.append(stamp_of_program(found) if found else word)
         except OSError as error:
             raise BuildError(f"the C++ compiler {printable(word)} can't be looked at: {error}. Set CXX to a working compiler") from error
-        words.append(word if status is None else f"{real} {status.st_size} {status.st_mtime_ns}")
-    return Toolchain(tuple(command), " ".join(words))
+    version = version_of(tuple(command), tuple(words), os.environ.get("CCACHE_COMPILER"))
+    return Toolchain(tuple(command), "\0".join((*words, version, *environment())), version)
+
+
+def stamp_of_program(path: str) -> str:
+    """What tells a program from others, and from itself after a change: one that many names lead to may do something else by each. What a script does
+    changes with few bytes, and where times of files are set, as in images, with these alone."""
+    real = os.path.realpath(path)
+    status = os.stat(real)
+    stamp = f"{os.path.basename(path)} {real} {status.st_size} {status.st_mtime_ns}"
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_SCRIPT:
+        return stamp
+    try:
+        with open(real, "rb") as file:
+            content = file.read(MOST_SCRIPT)
+    except OSError:  # who may run a program need not be able to read it
+        return stamp
+    return f"{stamp} {hashlib.sha256(content).hexdigest()}"
+
+
+@functools.cache
+def version_of(command: tuple[str, ...], words: tuple[str, ...], chosen: str | None) -> str:
+    """The first line of what the compiler says of itself, which names the one that a script or ccache runs; "" where it says nothing. words: what it is
+    known by otherwise. chosen: what ccache is told to run."""
+    done = run_compiler([*command, "--version"], "ask it for its version")
+    return next((line.strip() for line in done.output.splitlines() if line.strip()), "") if done.status == 0 else ""
+
+
+def environment() -> list[str]:
+    """What the environment says to the compiler. Folders that it names are absolute, as the compiler, which runs where the program is, sees them."""
+    said = [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name.startswith(OTHERS)]
+    for name in FOLDERS:
+        if folders := os.environ.get(name):
+            said.append(f"{name}={os.pathsep.join(map(from_here, folders.split(os.pathsep)))}")
+    return said
+
+
+def from_here(folder: str) -> str:
+    try:
+        return os.path.abspath(folder)
+    except FileNotFoundError:  # the program's own folder is gone
+        return folder
 
 
 def missing_compiler() -> str:

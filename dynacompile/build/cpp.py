@@ -291,7 +291,7 @@ def compile_program(given: Sequence[str], source: Path, program: Path, flags: Se
 def compiler_with(flags: Sequence[str]) -> list[str]:
     """The command up to the source: later flags have the last word."""
     arch = [] if any(f.startswith(("-march", "-mcpu")) for f in flags) else ["-march=native"]
-    own = ONLY_GCC if "clang" not in toolchain().stamp else ()
+    own = () if toolchain().is_clang else ONLY_GCC
     return [*toolchain().command, *FLAGS, *own, *arch, *flags, f"-I{HEADERS}"]
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from dynacompile.build.wire import read_message, write_message
+from dynacompile.compilers import stamp_of_program
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
 
@@ -29,6 +30,24 @@ MOST = 16  # workers; each holds about 150 MB
 WARM = 4  # of them start before there are kernels; more at once slow the capture down
 JOB_SECONDS = 300.0
 LOOK_SECONDS = 0.05
+OURS = {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
+"""Settings of Triton that every worker has."""
+NEVER = ("TRITON_INTERPRET", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE")
+"""Those that none has."""
+SETTINGS = ("TRITON_", "DISABLE_LLVM_OPT", "DISABLE_MMA_V", "DISABLE_PTXAS_OPT", "PTXAS_OPTIONS", "ALLOW_LHS_TMEM_LAYOUT_CONVERSION", "LLVM_PASS_PLUGIN_PATH")
+"""Beginnings of the names of those by which it may make something else."""
+NEUTRAL = (
+    "TRITON_HOME",
+    "TRITON_CACHE_",
+    "TRITON_DUMP_",
+    "TRITON_OVERRIDE_DIR",
+    "TRITON_REMOTE_",
+    "TRITON_REDIS_",
+    "TRITON_PRINT_",
+    "TRITON_PROTON_",
+    "TRITON_CUPTI_",
+)
+"""Beginnings of the names of those by which it does not."""
 
 
 @dataclass(eq=False)
@@ -45,6 +64,22 @@ class Worker:
     def tail(self) -> str:
         self.log.seek(0)
         return self.log.read()[-2000:].decode(errors="replace").strip()
+
+
+def is_setting(variable: str) -> bool:
+    """Whether Triton may make something else by this variable of the environment, of those that workers do not have otherwise than they are set here."""
+    return variable.startswith(SETTINGS) and not variable.startswith(NEUTRAL) and variable not in OURS and variable not in NEVER
+
+
+@functools.cache
+def settings() -> dict[str, str]:
+    """Triton's settings that are the user's, as they are when they are first asked for: workers live on."""
+    return {name: os.environ[name] for name in sorted(os.environ) if is_setting(name)}
+
+
+def key_of_settings() -> list[str]:
+    """What of them a kernel depends on. A program or a file that one names is known as it is now."""
+    return [f"{name}={value} {stamp_of_program(value) if os.path.isfile(value) else ''}" for name, value in settings().items()]
 
 
 class Crash(Exception):
@@ -116,8 +151,8 @@ class WorkerPool:
 
     def start(self) -> Worker:
         log = tempfile.TemporaryFile()
-        environment = {k: v for k, v in os.environ.items() if k not in ("TRITON_INTERPRET", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE")}
-        environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TRITON_DISABLE_LINE_INFO": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
+        environment = {k: v for k, v in os.environ.items() if k not in NEVER and not is_setting(k)}
+        environment |= {**settings(), **OURS, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         command = [sys.executable, "-P", str(SCRIPT)]
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True)

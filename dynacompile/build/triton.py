@@ -29,7 +29,7 @@ from dynacompile.build.autotune import Measure, named, tune
 from dynacompile.build.claims import once
 from dynacompile.build.device import measure_on_device
 from dynacompile.build.forms import Property
-from dynacompile.build.pool import pool_for
+from dynacompile.build.pool import key_of_settings, pool_for
 from dynacompile.build.store import Store
 from dynacompile.env import Env
 from dynacompile.errors import BuildError
@@ -245,7 +245,7 @@ def kernel_key(source: KernelSource, candidate: Candidate, form: int = 0) -> str
     text = re.sub(r"^# .*\n", "", source.text, flags=re.MULTILINE)
     text = re.sub(rf"\b{re.escape(source.entry)}\b", "kernel", text)
     rest = {k: v for k, v in job(source, candidate, form).items() if k not in ("text", "entry") and v != []}
-    return hashlib.sha256(json.dumps(["triton", FORMAT, triton_version(), text, rest], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(["triton", FORMAT, triton_version(), text, rest, *key_of_settings()], sort_keys=True).encode()).hexdigest()
 
 
 def architecture(device: torch.device) -> int:

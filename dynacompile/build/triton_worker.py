@@ -89,11 +89,14 @@ def compile_sound(job: dict) -> tuple[dict, str, bytes]:
         return found
     if not uniform_registers.unwritten(uniform_registers.disassemble(found[2], knobs.nvidia.nvdisasm.path)):
         return found
+    given = os.environ.get("DISABLE_MMA_V3")
     os.environ["DISABLE_MMA_V3"] = "1"  # read by Triton in each compile
     try:
         return compile_text(job)
     finally:
         del os.environ["DISABLE_MMA_V3"]
+        if given is not None:
+            os.environ["DISABLE_MMA_V3"] = given
 
 
 def compile_text(job: dict) -> tuple[dict, str, bytes]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dynacompile import compilers, native
-from dynacompile.build.cpp import compile_unit
+from dynacompile.build.cpp import compile_unit, unit_key
 from dynacompile.compilers import SECONDS, run_compiler, time_limit, toolchain
 from dynacompile.errors import BuildError, ConfigError
 from dynacompile.threads import Helper, begin, on_threads
@@ -101,6 +101,68 @@ def test_compilers_that_work(kind, tmp_path, monkeypatch):
     assert compile_unit(TEXT, []).startswith(b"\x7fELF")
     if kind == "wrapper":
         assert "g++" in tools.stamp and os.path.realpath(f"{tmp_path}/wrap") in tools.stamp
+
+
+@pytest.mark.parametrize(
+    "variable, value",
+    [(name, "/opt/somewhere") for name in compilers.FOLDERS]
+    + [("GCC_EXEC_PREFIX", "/opt/gcc/"), ("CCC_OVERRIDE_OPTIONS", "+-O0"), ("NIX_CFLAGS_COMPILE_x86_64_unknown_linux_gnu", "-O0")],
+)
+def test_the_stamp_covers_what_the_environment_says_to_the_compiler(variable, value, monkeypatch):
+    monkeypatch.delenv(variable, raising=False)
+    before, key = toolchain(), unit_key("text", ())
+    monkeypatch.setenv(variable, value)
+    assert toolchain().stamp != before.stamp and toolchain().command == before.command
+    assert unit_key("text", ()) != key
+    monkeypatch.setenv(variable, "")
+    assert variable not in compilers.FOLDERS or toolchain() == before
+
+
+@pytest.mark.parametrize("folders", ["include", ":/opt", "."])
+def test_relative_folders_are_those_of_the_programs_own(folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("CPATH", folders)
+    stamps = set()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        stamps.add(toolchain().stamp)
+    (tmp_path / "two").rmdir()
+    stamps.add(toolchain().stamp)
+    assert len(stamps) == 3
+
+
+def test_a_script_that_is_changed_is_another_compiler(tmp_path, monkeypatch):
+    """Of the same length and with the same time, as in an image that sets the times of files."""
+    monkeypatch.setenv("CXX", str(tmp_path / "cxx"))
+    stamps = set()
+    for flag in ("-DA", "-DB"):
+        os.utime(script(tmp_path, "cxx", f'exec g++ {flag} "$@"'), (1e9, 1e9))
+        stamps.add(toolchain().stamp)
+    assert len(stamps) == 2
+
+
+def test_a_script_and_ccache_change_with_the_compiler_that_they_run(tmp_path, monkeypatch):
+    """`ccache` runs the compiler whose name it is called by."""
+    (tmp_path / "bin").mkdir()
+    script(tmp_path / "bin", "ccache", 'case $0 in *clang++) echo "clang version 9";; *) cat "$(dirname "$0")"/version;; esac')
+    (tmp_path / "bin" / "version").write_text("g++ 12\n")
+    for name in ("g++", "clang++"):
+        (tmp_path / "bin" / name).symlink_to("ccache")
+    kinds = []
+    for name in ("g++", "clang++"):
+        monkeypatch.setenv("CXX", str(tmp_path / "bin" / name))
+        kinds.append((toolchain().stamp, toolchain().is_clang))
+    assert kinds[0][0] != kinds[1][0] and [is_clang for _, is_clang in kinds] == [False, True]
+    monkeypatch.setenv("CXX", str(tmp_path / "bin" / "g++"))
+    compilers.version_of.cache_clear()  # as in another process
+    (tmp_path / "bin" / "version").write_text("\ng++ 13\nfurther lines\n")
+    assert toolchain().version == "g++ 13" and toolchain().stamp != kinds[0][0]
+
+
+def test_a_folder_called_clang_makes_no_clang(tmp_path, monkeypatch):
+    (tmp_path / "clang").mkdir()
+    monkeypatch.setenv("CXX", str(script(tmp_path / "clang", "cxx", 'exec g++ "$@"')))
+    assert not toolchain().is_clang
 
 
 def test_the_limit_is_stated_and_a_setting(monkeypatch):

@@ -87,6 +87,7 @@ def fake_compiler(tmp_path: Path, wrong: str) -> Path:
     script.write_text(
         f"""#!/bin/sh
 for last; do :; done
+[ "$last" = --version ] && exec g++ --version
 echo "$(basename "$last") $*" >> {tmp_path}/calls
 case "$last" in *probe*) case " $* " in {wrong}) printf '#!/bin/sh\\nexit 3\\n' > "$last"; chmod +x "$last"; exit 0;; esac;; esac
 exec g++ "$@"

@@ -85,6 +85,46 @@ def test_keys_follow_what_the_code_depends_on():
     assert kernel_key(emit_kernel(chain(1 << 21), ENV), first) == kernel_key(source, first), "a size that no mask needs is only in the grid"
 
 
+@pytest.mark.parametrize(
+    "variable, value, matters",
+    [
+        ("TRITON_F32_DEFAULT", "tf32", True),
+        ("DISABLE_PTXAS_OPT", "1", True),
+        ("TRITON_PTXAS_PATH", "{tmp}/ptxas", True),
+        ("TRITON_CACHE_DIR", "/somewhere", False),
+        ("TRITON_DEFAULT_FP_FUSION", "0", False),
+        ("TRITON_INTERPRET", "1", False),
+    ],
+)
+def test_keys_follow_the_settings_of_triton_that_workers_have(variable, value, matters, tmp_path, monkeypatch):
+    (tmp_path / "ptxas").write_text("one")
+    monkeypatch.delenv(variable, raising=False)
+    source = emit_kernel(chain(1 << 20), ENV)
+    keys = []
+    for given in (None, value.format(tmp=tmp_path)):
+        pools.settings.cache_clear()  # as in another process
+        if given is not None:
+            monkeypatch.setenv(variable, given)
+        keys.append(kernel_key(source, source.candidates[0]))
+    assert (keys[0] != keys[1]) == matters
+    (tmp_path / "ptxas").write_text("two")
+    assert (kernel_key(source, source.candidates[0]) != keys[1]) == (variable == "TRITON_PTXAS_PATH")
+    pools.settings.cache_clear()
+
+
+def test_workers_have_the_settings_that_keys_have(monkeypatch):
+    """Those of when they were first asked for: a worker that is started later is no other compiler."""
+    monkeypatch.setenv("TRITON_F32_DEFAULT", "ieee")
+    pools.settings.cache_clear()
+    kernel_key(emit_kernel(chain(), ENV), emit_kernel(chain(), ENV).candidates[0])
+    monkeypatch.setenv("TRITON_F32_DEFAULT", "tf32")
+    pool = WorkerPool(1)
+    pool.warm()
+    environment = Path(f"/proc/{pool.workers[0].process.pid}/environ").read_bytes().split(b"\0")
+    pools.settings.cache_clear()
+    assert b"TRITON_F32_DEFAULT=ieee" in environment
+
+
 def test_packing_keeps_everything():
     kernel = CudaKernel(cubin=b"\x7fELF\x00", symbol="k", grid=(3, 1, 1), warps=4, shared=128, extra=2)
     assert unpack(pack({"symbol": "k", "warps": 4, "shared": 128, "extra": 2}, kernel.cubin), (3, 1, 1)) == kernel
