@@ -141,9 +141,10 @@ def stamp_of_program(path: str) -> str:
 
 @functools.cache
 def version_of(command: tuple[str, ...], words: tuple[str, ...], chosen: str | None) -> str:
-    """The first line of what the compiler says of itself, which names the one that a script or ccache runs; "" where it says nothing. words: what it is
-    known by otherwise. chosen: what ccache is told to run."""
-    done = run_compiler([*command, "--version"], "ask it for its version")
+    """The first line of what the compiler says of itself, which names the one that a script or ccache runs; "" where it says nothing. It is asked in a folder
+    that there is, and its errors are not read: shells complain where the program's folder is gone, and others of the locale. words: what it is known by
+    otherwise. chosen: what ccache is told to run."""
+    done = run_compiler([*command, "--version"], "ask it for its version", folder="/", errors=subprocess.DEVNULL)
     return next((line.strip() for line in done.output.splitlines() if line.strip()), "") if done.status == 0 else ""
 
 
@@ -229,15 +230,16 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         return
 
 
-def run_compiler(command: Sequence[str], doing: str) -> Finished:
-    """Runs the compiler, without input. Raises BuildError, which names it, where it does not start or takes longer than the limit. Whatever ends the
-    waiting, the compiler and all that it started in its group are gone afterwards."""
+def run_compiler(command: Sequence[str], doing: str, folder: str | None = None, errors: int = subprocess.STDOUT) -> Finished:
+    """Runs the compiler, without input. folder: where, if not where the program is. errors: where its stream of errors goes. Raises BuildError, which names
+    it, where it does not start or takes longer than the limit. Whatever ends the waiting, the compiler and all that it started in its group are gone
+    afterwards."""
     RUNNING.check(command[0], doing)
     limit = time_limit()
     fix = "Set CXX to a working compiler"
     watched = [SHELL, "-c", WATCHED, "dynacompile", *command] if os.path.exists(SHELL) else list(command)
     try:
-        process = subprocess.Popen(watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0)
+        process = subprocess.Popen(watched, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, process_group=0, cwd=folder)
     except (OSError, ValueError) as error:
         raise BuildError(f"the C++ compiler {command[0]} can't be run to {doing}: {error}. {fix}") from error
     RUNNING.processes.add(process)

@@ -159,6 +159,20 @@ def test_a_script_and_ccache_change_with_the_compiler_that_they_run(tmp_path, mo
     assert toolchain().version == "g++ 13" and toolchain().stamp != kinds[0][0]
 
 
+def test_the_stamp_is_the_same_wherever_the_program_is_and_whatever_is_complained_of(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(script(tmp_path, "cxx", 'echo "$COMPLAINT" >&2; exec g++ "$@"')))
+    (tmp_path / "gone").mkdir()
+    stamps = set()
+    for complaint, folder in (("one", "/"), ("two", tmp_path / "gone")):
+        compilers.version_of.cache_clear()  # as in another process
+        monkeypatch.setenv("COMPLAINT", complaint)
+        monkeypatch.chdir(folder)
+        if folder != "/":
+            folder.rmdir()
+        stamps.add(toolchain().stamp)
+    assert len(stamps) == 1
+
+
 def test_a_folder_called_clang_makes_no_clang(tmp_path, monkeypatch):
     (tmp_path / "clang").mkdir()
     monkeypatch.setenv("CXX", str(script(tmp_path / "clang", "cxx", 'exec g++ "$@"')))
