@@ -91,7 +91,10 @@ def refused_choice(chosen: str) -> list[str] | str:
         return f"{named} can't be split into words ({error}): correct its quotes, {unset}"
     if not command or not command[0]:
         return f"{named} is empty: name a compiler, {unset}"
-    program = pinned(command[0]) if "/" in command[0] else command[0]
+    try:
+        program = pinned(command[0]) if "/" in command[0] else command[0]
+    except FileNotFoundError:
+        return f"{named} is relative to the program's folder, which is gone: name the compiler by its whole path, {unset}"
     if "\0" in chosen or "/" in program and not os.path.lexists(program):
         return f"{named} does not exist: install it, {unset}"
     if os.path.isdir(program) and "/" in program:

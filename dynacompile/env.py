@@ -82,7 +82,10 @@ def absolute(given: str, variable: str) -> Path:
     path = os.path.expanduser(given)
     if path.startswith("~"):
         raise ConfigError(f"{variable}={given!r}: there is no home folder {path.split('/')[0]!r}; name the folder by its whole path")
-    return Path(os.path.abspath(path))
+    try:
+        return Path(os.path.abspath(path))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{variable}={given!r} is relative to the program's folder, which is gone: name the folder by its whole path") from error
 
 
 def secret_key() -> bytes:

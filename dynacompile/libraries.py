@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -52,7 +53,12 @@ def load_library(content: bytes, path: Path) -> Library:
         return Library(path, load_copy(content, path, lambda place: ctypes.CDLL(place)._handle))
     except (OSError, ConfigError) as error:
         fix = "Delete it to have it built anew; make room in memory and in the folder for temporary files"
-        raise BuildError(f"the library {path} does not load: {str(error).rpartition(': ')[2]}. {fix}") from error
+        raise BuildError(f"the library {path} does not load: {str(error).rpartition(': ')[2]}. {limit_of_files(error) or fix}") from error
+
+
+def limit_of_files(error: Exception) -> str:
+    """What to do where no file may be as large as a copy of the library, in memory neither; "" for other errors."""
+    return "Raise the limit of how large files may be (`ulimit -f`)" if isinstance(error, OSError) and error.errno == errno.EFBIG else ""
 
 
 def load_copy(content: bytes, path: Path, load: Callable[[str], Loaded]) -> Loaded:

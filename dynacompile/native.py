@@ -27,7 +27,7 @@ from dynacompile.cpython import SUPPORTED
 from dynacompile.env import native_dir, secret_key
 from dynacompile.errors import BuildError, ConfigError
 from dynacompile.ir.guard_facts import GLOBAL_HOOKS
-from dynacompile.libraries import load_copy
+from dynacompile.libraries import limit_of_files, load_copy
 from dynacompile.private import of_python, of_torch
 from dynacompile.quoting import printable
 from dynacompile.selftest import failure as self_test_failure
@@ -130,9 +130,8 @@ def load(content: bytes, path: Path) -> ModuleType:
     try:
         module = load_copy(content, path, load_from)
     except (OSError, ImportError, ConfigError) as error:
-        raise BuildError(
-            f"the native core {path} does not load: {error}. Delete it, or set DYNACOMPILE_NATIVE_DIR to an empty folder, to build it anew"
-        ) from error
+        fix = limit_of_files(error) or "Delete it, or set DYNACOMPILE_NATIVE_DIR to an empty folder, to build it anew"
+        raise BuildError(f"the native core {path} does not load: {error}. {fix}") from error
     assert module.__spec__ is not None
     module.__spec__.origin = module.__file__ = str(path)
     return module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from dynacompile import env, libraries, native
 from dynacompile.build import store as stores
 from dynacompile.build.store import Store, evict
+from dynacompile.compilers import missing_compiler
 from dynacompile.complaints import COMPLAINTS
 from dynacompile.errors import BuildError, ConfigError
 from dynacompile.trusted import MAGIC, secret
@@ -304,6 +306,30 @@ def test_folders_of_the_environment(monkeypatch, tmp_path):
     first = env.cache_dir()
     monkeypatch.chdir(tmp_path)
     assert env.cache_dir() == first and first.is_absolute()
+
+
+def test_a_relative_folder_where_the_programs_is_gone_is_named(monkeypatch, tmp_path):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for variable in ("DYNACOMPILE_CACHE_DIR", "DYNACOMPILE_NATIVE_DIR"):
+        monkeypatch.setenv(variable, f"not-asked-for-before/{tmp_path.name}")
+        with pytest.raises(ConfigError, match=f"{variable}=.* is relative to the program's folder, which is gone"):
+            env.chosen_folder(variable)
+    monkeypatch.setenv("CXX", f"./not-asked-for-before-{tmp_path.name}")
+    assert "which is gone: name the compiler by its whole path" in missing_compiler()
+
+
+def test_a_limit_of_the_size_of_files_is_named(tmp_path, seven):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    store = Store(tmp_path / "store")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.warns(RuntimeWarning, match="File too large"), pytest.raises(BuildError, match="does not load: .*File too large.*ulimit -f"):
+            store.put_library(KEY, seven)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert store.put_library(KEY, seven).address("seven")
 
 
 def test_without_a_home_nothing_is_kept_and_no_folder_is_called_by_a_tilde(monkeypatch, tmp_path):
