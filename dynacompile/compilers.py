@@ -52,7 +52,7 @@ SHELL = "/bin/sh"
 @dataclass(frozen=True)
 class Toolchain:
     """command: the compiler as argv. stamp: what tells one compiler from another in the cache key, and its environment. version: the first line of what
-    it says of itself."""
+    it says of itself; "" where the program's name and file tell that."""
 
     command: tuple[str, ...]
     stamp: str
@@ -60,7 +60,7 @@ class Toolchain:
 
     @property
     def is_clang(self) -> bool:
-        return "clang" in (self.version or os.path.realpath(self.command[0]))
+        return "clang" in (self.version or os.path.basename(os.path.realpath(self.command[0])))
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,22 @@ def stamped(command: Sequence[str]) -> Toolchain:
             words.append(stamp_of_program(found) if found else word)
         except OSError as error:
             raise BuildError(f"the C++ compiler {printable(word)} can't be looked at: {error}. Set CXX to a working compiler") from error
-    version = version_of(tuple(command), tuple(words), os.environ.get("CCACHE_COMPILER"))
+    version = "" if is_compiler(command) else version_of(tuple(command), tuple(words), os.environ.get("CCACHE_COMPILER"))
     return Toolchain(tuple(command), "\0".join((*words, version, *environment())), version)
+
+
+def is_compiler(command: Sequence[str]) -> bool:
+    """Whether the command is a compiler's own program, and no script or program that runs one: its file tells its version, and nothing has to run for that,
+    as in a process that finds all in the caches."""
+    if any(not word.startswith("-") for word in command[1:]):
+        return False
+    real = os.path.realpath(command[0])
+    try:
+        with open(real, "rb") as file:
+            begin = file.read(4)
+    except OSError:
+        return False
+    return begin == b"\x7fELF" and any(name in os.path.basename(real) for name in ("g++", "gcc", "clang"))
 
 
 def stamp_of_program(path: str) -> str:
