@@ -37,12 +37,14 @@ class Column:
         for k, acc in enumerate(self.accumulators):
             self.struct(k, acc)
         wanted = [self.x_values(k) for k in range(plan.passes)]
+        stores = [i for i, op in enumerate(self.body) if op.name == "store" and plan.level[i] == "x"]
+        held = self.held(stores)
         scratch = frame.scratch([(self.kept_type(i), f"{self.values.names[i]}_tile") for i in sorted(plan.kept)], plan.tile, plan.steps)
-        scratch += [f"alignas(64) {self.kept_type(i)} {self.values.names[i]}_x[{plan.tile}];" for i in sorted(set().union(*wanted))]
+        scratch += [f"alignas(64) {self.kept_type(i)} {self.values.names[i]}_x[{plan.tile}];" for i in sorted(held.union(*wanted))]
         with frame.tasks(scratch):
             for k in range(plan.passes):
                 self.emit_pass(k, sorted(wanted[k] - self.columns))
-            stores = [i for i, op in enumerate(self.body) if op.name == "store" and plan.level[i] == "x"]
+            self.across_tile([], sorted(held - self.columns))
             self.across_tile(stores, ())
             if plan.split:
                 for k, acc in enumerate(self.accumulators):
@@ -63,6 +65,18 @@ class Column:
         needed = closure(self.plan.nest, starts, frozenset())
         users = [i for i in needed if self.plan.level[i] == "r" or i in starts]
         return {a for i in users for a in needs(self.body[i]) if self.plan.level[a] == "x" and self.plan.deep[a] and not self.is_cheap(a)}
+
+    def held(self, stores: list[int]) -> set[int]:
+        """The values of stores that several lanes make, those of one group: all are computed before the first is stored, which may be in place, and the
+        group's next lanes would read it."""
+        if self.plan.group == 1:
+            return set()
+        return {
+            a
+            for i in stores
+            for a in needs(self.body[i])
+            if self.plan.level[a] == "x" and self.plan.deep[a] and self.body[a].name not in ("reduce", "constant")
+        }
 
     def is_cheap(self, i: int) -> bool:
         """Whether a value is as good computed again as read from an array; what is gathered by a division is not."""

@@ -203,8 +203,9 @@ class Values:
         return place if place & through else None
 
     def may_be_written(self, ops: frozenset[int], before: int) -> bool:
-        """Whether one of `ops` loads what a store before the op `before` may have written in place (`schedule/memory.py`)."""
-        written = {op.attr.index for op in self.body[:before] if op.name == "store" and isinstance(op.attr, Access)}
+        """Whether one of `ops` loads what a store before the op `before` may have written in place (`schedule/memory.py`); of lanes that are groups, the op
+        itself in a lane before."""
+        written = {op.attr.index for op in self.body[: before + (self.plan.group > 1)] if op.name == "store" and isinstance(op.attr, Access)}
         return any(isinstance(access := self.body[j].attr, Access) and access.index in written for j in ops)
 
     def cheap_for_a_lane(self, roots: list[int], most: int) -> frozenset[int]:
