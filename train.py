@@ -33,10 +33,12 @@ def main(cfg: DictConfig) -> Result:
             raise ConfigError(f"unknown matmul_precision {cfg.matmul_precision!r}: {nearest(str(cfg.matmul_precision), known)}")
         torch.set_float32_matmul_precision(cfg.matmul_precision)
         callbacks = [instantiate(callback) for callback in cfg.callbacks.values()]
+        if cfg.ckpt_path is not None and cfg.trainer.max_epochs == 1:
+            cfg.trainer.max_epochs = -1  # max_steps ends the fit: the one epoch of the fit before may be over
         trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=[instantiate(logger) for logger in cfg.logger.values()])
-        trainer.fit(instantiate(cfg.model), datamodule=instantiate(cfg.data))
+        trainer.fit(instantiate(cfg.model), datamodule=instantiate(cfg.data), ckpt_path=cfg.ckpt_path)
         return Result({name: float(value) for name, value in trainer.callback_metrics.items()}, cfg.objective or "")
-    except (DynacompileError, InstantiationException, NotADirectoryError, TypeError, ValueError) as error:
+    except (DynacompileError, InstantiationException, FileNotFoundError, NotADirectoryError, TypeError, ValueError) as error:
         cause = wrong_setting(error)
         if cause is None:
             raise

@@ -40,12 +40,18 @@ def read_arguments() -> None:
 
 
 def in_hydras_syntax(argument: str) -> str:
-    """An override of one module's options as Hydra reads it; any other argument as it is."""
+    """An override of one module's options, and a value with `=` in it, as Hydra reads them; any other argument as it is."""
     found = re.fullmatch(r"(\+{0,2})(compile\.modules\.[^=]+)=(.*)", argument, re.DOTALL)
     if not found:
-        return argument
+        return with_quotes(argument)
     plus, key, value = found.groups()
     return f"{plus or '++'}{'.'.join(map(as_part, key.split('.')))}={value}"
+
+
+def with_quotes(argument: str) -> str:
+    """An override whose value is a path with `=` in it, as Lightning's checkpoints have it (epoch=0-step=12.ckpt): Hydra reads it in quotes alone."""
+    found = re.fullmatch(r"([\w.@/+~]+)=([\w./~@: -]*=[\w./~@:= -]*)", argument)
+    return f"{found[1]}='{found[2]}'" if found else argument
 
 
 def as_part(part: str) -> str:
@@ -165,11 +171,25 @@ def wrong_setting(error: Exception) -> DynacompileError | None:
         return cause
     if isinstance(cause, NotADirectoryError) and cause.filename and (file := file_in_the_way(os.fsdecode(cause.filename))) is not None:
         return ConfigError(f"{next(overrides_that_name(file), file)} is a file, where the run needs a folder")
+    if isinstance(cause, FileNotFoundError):
+        return missing_checkpoint()
     words = words_for_numbers()
     if words and isinstance(error, InstantiationException):
         return ConfigError(f"{words} ({type(cause).__name__}: {cause})")
     if words:
         error.add_note(words)
+    return None
+
+
+def missing_checkpoint() -> ConfigError | None:
+    """Within a job: that `ckpt_path` names a file that is not there, and the checkpoints that lie where it would. None where it is not so."""
+    for override in overrides_of_this_job():
+        value = override.value()
+        if override.key_or_group == "ckpt_path" and isinstance(value, str) and "${" not in value and not Path(value).exists():
+            given = Path(value)
+            beside = {path.name: str(path) for path in given.parent.glob("*.ckpt")} or {str(path): str(path) for path in Path("logs").glob("**/*.ckpt")}
+            hint = nearest(given.name if given.name in beside or given.parent.is_dir() else value, beside) if beside else "there is no checkpoint beside it"
+            return ConfigError(f"ckpt_path={value}: there is no such file: {hint}")
     return None
 
 
