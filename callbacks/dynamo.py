@@ -33,6 +33,7 @@ from dynacompile.callbacks.run_folder import check_checkpoints, note_file_in_the
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import STEPS, CompiledRun
 from dynacompile.callbacks.wandb_hooks import hooks_of_wandb
+from dynacompile.complaints import warn
 from dynacompile.errors import ConfigError
 from dynacompile.events import Resumed
 from dynacompile.session import SESSION
@@ -57,7 +58,7 @@ class DynamoCallback(Callback):
     ):
         self.settings = CompileSettings.given(settings, options)
         if dispatch is not None:
-            self.settings = dataclasses.replace(self.settings, dispatch=dict(dispatch))
+            self.settings = dataclasses.replace(self.settings, dispatch=dispatch)
         origins().check()
         self.outcome: Outcome | None = None
         self.forget()
@@ -79,6 +80,7 @@ class DynamoCallback(Callback):
         self.run = CompiledRun(self.settings)
         self.modes: tuple[str, ...] = ()
         self.idle: tuple[str, ...] = ()
+        self.told: set[str] = set()
         self.measurement = self.new_measurement(self.settings)
         self.search: Search | None = None
         self.communication = Communication()
@@ -225,7 +227,15 @@ class DynamoCallback(Callback):
             if name not in self.idle and nothing_compiled(module):
                 self.idle += (name,)
                 tell_nothing_compiled(module)
+        self.tell_absent()
         self.reports.offer(trainer)
+
+    def tell_absent(self) -> None:
+        """Warns, once, of names in settings that no part has."""
+        for told in self.run.absent():
+            if told not in self.told:
+                self.told.add(told)
+                warn(told)
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.finish(trainer, pl_module)
@@ -244,6 +254,9 @@ class DynamoCallback(Callback):
 
     def finish(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> None:
         """What the run came to, in files and loggers. ended: by which exception, on this rank alone."""
+        self.tell_absent()
+        if taken := self.measurement.taken():  # by a batch that has not ended
+            self.measuring.append((time.time() - taken, time.time()))
         self.outcome = self.made_outcome(trainer, pl_module, ended)
         self.reports.finish(trainer, self.outcome, together=not ended)
 
@@ -286,7 +299,9 @@ class DynamoCallback(Callback):
         idle = self.run.idle()
         is_fit = trainer.state.fn == TrainerFn.FITTING
         chosen = [("chosen", str(self.reports.chosen))] if self.reports.chosen is not None else []
-        unmeasured = f"not measured: the fit had no {self.measured_from(trainer) + 1} batches" if is_fit else "not measured: only training steps are"
+        first = self.measured_from(trainer) + 1
+        too_short = f"not measured: {f'the run ended before batch {first}' if ended else f'the fit had no {first} batches'}"
+        unmeasured = too_short if is_fit else "not measured: only training steps are"
         return Outcome(
             modes=self.modes,
             modules=tuple(name for name in self.run.names if name not in idle),

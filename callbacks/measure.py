@@ -209,11 +209,15 @@ class StepMeasurement:
                 self.times = self.measured(step, saved)
         except Unrepeatable as refused:  # before any step
             reasons.told = str(refused)
+        except BaseException as ended:
+            self.reason = f"not measured: {type(ended).__name__} ended the run while its steps were measured"
+            raise
+        finally:
+            self.seconds += time.perf_counter() - start
         if step.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(step.device)
         self.reason = reasons.told and f"not measured: {reasons.told}"
         self.is_done = not reasons.is_passing or self.attempts == ATTEMPTS
-        self.seconds += time.perf_counter() - start
 
     def measured(self, step: FitStep, saved: Inert) -> StepTimes:
         """The rounds, after an eager step that is watched and compiled steps until one compiles nothing. Each step starts from the same state."""

@@ -16,7 +16,7 @@ from dynacompile.callbacks.globs import Target
 from dynacompile.callbacks.optimizer_step import OptimizerStep
 from dynacompile.callbacks.settings import CompileSettings, call_arguments, dispatch_arguments
 from dynacompile.config import CompileConfig
-from dynacompile.targets import nothing_compiled, share_names, was_called
+from dynacompile.targets import absent_names, nothing_compiled, share_names, was_called
 
 dynacompile.leave_to_python(optimizer_step)
 dynacompile.leave_to_python(OptimizerStep.__call__, reason="an optimizer's step is compiled by itself")
@@ -66,9 +66,24 @@ class CompiledParts:
                 self._own.callback(put_back, target.module, before)
 
     def note_names(self, compiled: Any, globs: Sequence[str]) -> None:
-        """A tensor that `dynamic` names has to be there where `modules` says so of this part alone: a name that all parts share may be that of another."""
-        if not any("dynamic" in self.settings.overrides[glob] for glob in globs):
-            share_names(compiled)
+        """A tensor or number that `dynamic` or `varying` names has to be there where `modules` says so of this part alone: a name that all parts share may be
+        that of another."""
+        share_names(compiled, (key for glob in globs for key in named(CompileConfig.of(self.settings.overrides[glob]))))
+
+    def absent(self) -> Iterator[str]:
+        """What is told of each name that the settings give for all parts, and that none of the parts has which calls have come through. Nothing where that is
+        not known of one of them, which has a graph break or waits."""
+        called = [compiled for name, compiled in self.compiled() if name not in self.idle()]
+        found = [absent_names(compiled) for compiled in called]
+        for option, name in named(self.settings.base):
+            told = [known.get((option, name)) if known is not None else None for known in found]
+            if told and all(told):
+                yield f"compile.{option} names {told[0]}"
+
+    def compiled(self) -> Iterator[tuple[str, Any]]:
+        """The parts by name, as `dynacompile.compile` gave them, the steps first."""
+        yield from ((name, region.compiled if isinstance(region, OptimizerStep) else region) for name, region in self.regions.items())
+        yield from self.modules.items()
 
     def arguments(self, name: str, varying: tuple[str, ...]) -> dict[str, Any]:
         """What compile() is called with for a step."""
@@ -115,6 +130,12 @@ class CompiledParts:
         """Puts everything back as it was before. Safe to repeat."""
         self._own.close()
         self.modules, self.regions, self.optimizers, self._scope = {}, {}, [], None
+
+
+def named(config: CompileConfig) -> Iterator[tuple[str, str]]:
+    """The names that `dynamic` and `varying` give, each with its option."""
+    yield from (("dynamic", name) for name in config.declared_shapes())
+    yield from (("varying", name) for name in config.varying)
 
 
 def is_called(region: Any) -> bool:

@@ -64,6 +64,8 @@ class CompileSettings:
         for glob in self.overrides:
             self.options(glob)
             check_step(glob)
+        if not isinstance(self.dispatch, Mapping):
+            raise ConfigError(f"dispatch must map names of steps or modules to {{by: ..., options: ...}}, not {self.dispatch!r}")
         for name, given in self.dispatch.items():
             check_dispatch(name, given)
         if self.enabled and not self.step and not self.of_modules:
@@ -151,6 +153,9 @@ class CompileSettings:
         values = {name: getattr(self.base, name) for name in CompileConfig.names()}
         for glob in globs:
             given = self.overrides[glob]
+            for key in given:
+                if key in self.own_names():
+                    raise ConfigError(f"compile.modules[{glob!r}]: {key!r} is no option of single modules: set compile.{key}, for all")
             try:
                 CompileConfig.of(given)
             except ConfigError as error:

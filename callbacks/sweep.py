@@ -20,7 +20,7 @@ from rich.console import Console
 
 from dynacompile.callbacks.sweep_page import best_job, write_page
 from dynacompile.callbacks.sweep_plot import write_plot
-from dynacompile.callbacks.sweep_runs import ERROR_FILE, FILE, Run, first_line, saved_runs
+from dynacompile.callbacks.sweep_runs import ERROR_FILE, EXITED, FILE, Run, first_line, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, comparison
 from dynacompile.complaints import Reporting
 from dynacompile.errors import ConfigError
@@ -45,9 +45,16 @@ class Comparison(Callback):
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         owner = (socket.gethostname(), os.getpid())
-        keep(config, Run(tuple(config.hydra.overrides.task), owner=owner))
+        keep(config, started := Run(tuple(config.hydra.overrides.task), owner=owner))
+        atexit.unregister(self.note_exit)
+        atexit.register(self.note_exit, config, started)
+
+    def note_exit(self, config: DictConfig, started: Run) -> None:
+        """At the exit of a process whose job has told of no end: Hydra tells of none where a job exits, as Lightning does after Ctrl-C."""
+        keep(config, dataclasses.replace(started, owner=None, failed=EXITED))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        atexit.unregister(self.note_exit)
         overrides = tuple(job_return.overrides or ())
         if job_return.status != JobStatus.COMPLETED:
             error = job_return._return_value
@@ -112,7 +119,9 @@ def show_sweep(folder: Path) -> int:
         write_whole(folder / "sweep.csv", as_csv(runs))
         places = ["sweep.md", "sweep.csv", *write_plot(runs, folder), write_page(runs, folder)]
         console.print(f"{folder}: {', '.join(places)}", soft_wrap=True, highlight=False, markup=False)
-    failed = sum(bool(run.reason) for run in runs)
+    failed = [run for run in runs if run.reason]
     if failed:
-        console.print(f"{failed} of {len(runs)} jobs failed; the trace of each is in its error.txt", highlight=False)
-    return failed
+        traces = sum((folder / run.folder / ERROR_FILE).exists() for run in failed)
+        where = "" if not traces else f"; {'the trace of each' if traces == len(failed) else 'where there is a trace, it'} is in its {ERROR_FILE}"
+        console.print(f"{len(failed)} of {len(runs)} jobs failed{where}", highlight=False)
+    return len(failed)

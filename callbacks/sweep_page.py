@@ -51,7 +51,8 @@ def best_job(runs: Sequence[Run]) -> list[str]:
         told.append(f"Job {best.job} ({with_what}) {place}: its compiled steps are {factor:.2f} times as fast as {of}.")
         if low is not None and high is not None:
             noise = ", which is within the noise of this machine" if low <= 1 <= high else ""
-            told.append(f"With 90 % confidence the factor lies between {low:.2f} and {high:.2f}{noise}.")
+            sure_by = "By the quartiles that are farthest apart" if against_none else "With 90 % confidence"
+            told.append(f"{sure_by} the factor lies between {low:.2f} and {high:.2f}{noise}.")
     elif rows:
         told.append("No job has measured a compiled step.")
     return told

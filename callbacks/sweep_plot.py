@@ -34,7 +34,7 @@ def bars(runs: Sequence[Run], width: int) -> Spec:
     shared = {*shared_overrides(runs)}
     values = []
     for run in runs:
-        name = f"{run.number}: {printable(' '.join(o for o in run.overrides if o not in shared)) or 'defaults'}"
+        name = f"{run.name}: {printable(' '.join(o for o in run.overrides if o not in shared)) or 'defaults'}"
         for kind in dict.fromkeys(("eager", kind_of_step(run))):
             if (median := run.value(f"step_ms_{kind}")) is not None:
                 low, high = (run.value(f"step_ms_{kind}{end}") for end in ("_low", "_high"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ from dynacompile.run_files import write_whole
 
 FILE = "run.json"
 ERROR_FILE = "error.txt"
+EXITED = "interrupted (Ctrl-C), or it exited"
 NO_WORD = "ended without a word: killed, or the machine went down"
 
 
@@ -40,7 +43,7 @@ class Run:
     """One job of a sweep. numbers: its metrics by name, those that are known. failed: why it came to no numbers; empty where it finished or goes on.
 
     number: the job's. owner: host and process of a job that has told of no end. prefix: what the compiler's numbers begin with. folder: of its files, as
-    the sweep's folder sees it.
+    the sweep's folder sees it. name: the number, and the folder where others have that number, too: runs of their own all have 0.
     """
 
     overrides: tuple[str, ...]
@@ -50,6 +53,11 @@ class Run:
     owner: tuple[str, int] | None = None
     prefix: str = "compile/"
     folder: str = ""
+    shares_number: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.folder if self.shares_number else str(self.number)
 
     @property
     def goes_on(self) -> bool:
@@ -104,7 +112,9 @@ def read_run(place: Path, sweep: Path) -> Run:
 
 def saved_runs(folder: Path) -> Iterator[Run]:
     """The runs below a sweep's folder, in the order of their numbers. Raises OSError and ValueError."""
-    yield from sorted((read_run(place, folder) for place in folder.rglob(FILE)), key=lambda run: (run.number, run.folder))
+    runs = sorted((read_run(place, folder) for place in folder.rglob(FILE)), key=lambda run: (run.number, run.folder))
+    times = Counter(run.number for run in runs)
+    yield from (dataclasses.replace(run, shares_number=times[run.number] > 1) for run in runs)
 
 
 def first_line(error: BaseException) -> str:

@@ -121,7 +121,7 @@ def row_of(run: Run, baseline: Run | None, loss: str) -> Row:
         "peak_bytes": next((peak for name in (f"step_peak_bytes_{kind}", "peak_bytes") if (peak := run.value(name)) is not None), None),
         "loss": run.numbers.get(loss),
     }
-    return Row(str(run.number), run.overrides, run.reason or ("not finished" if run.goes_on else ""), **numbers)
+    return Row(run.name, run.overrides, run.reason or ("not finished" if run.goes_on else ""), **numbers)
 
 
 def over(baseline: Run | None, step: Number, low: Number, high: Number) -> tuple[Number, Number, Number]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Never
 
 import torch
 
@@ -14,7 +15,7 @@ from dynacompile.background import BACKGROUND
 from dynacompile.complaints import Reporting
 from dynacompile.config import CompileConfig
 from dynacompile.env import misspelt_variables
-from dynacompile.errors import ConfigError
+from dynacompile.errors import ConfigError, nearest
 from dynacompile.events import Observer, Subscriber
 from dynacompile.native import core as native_core
 from dynacompile.observe.decompile import decompiled
@@ -44,6 +45,7 @@ def compile(
     options: Mapping[str, Any] | None = None,
     inplace: bool = False,
     name: str | None = None,
+    **misspelt: Never,
 ) -> Any:
     """Compiles a function, a method or an nn.Module.
 
@@ -76,6 +78,15 @@ def compile(
         "recompile_limit": recompile_limit,
         "fallback": fallback,
     }
+    check_keywords(misspelt)
+    for parameter, given, wanted, said in (
+        ("options", options, (Mapping, type(None)), "a mapping of options to values"),
+        ("dispatch_options", dispatch_options, (Mapping, type(None)), "a mapping of keys to options"),
+        ("inplace", inplace, (bool,), "a bool"),
+        ("name", name, (str, type(None)), "a str"),
+    ):
+        if not isinstance(given, wanted):
+            raise ConfigError(f"{parameter} must be {said}, not {given!r}")
     for key in options or {}:
         if key in values and not (key == "fallback" and fallback is None):
             raise ConfigError(f"option {key!r} is a parameter of compile(): pass it there, not in options")
@@ -86,6 +97,17 @@ def compile(
     return compile_target(target, config, inplace, name, chosen)
 
 
+def check_keywords(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for keywords that compile() does not take."""
+    for key in given:
+        if key in CompileConfig.names():
+            raise ConfigError(f"{key!r} is no parameter of compile(), but an option: options={{{key!r}: {given[key]!r}}}")
+        if key == "disable":
+            raise ConfigError("compile() has no parameter 'disable', as torch.compile has: leave compile() out, or see dynacompile.disable()")
+        known = [name for name, parameter in inspect.signature(compile).parameters.items() if parameter.kind == parameter.KEYWORD_ONLY]
+        raise ConfigError(f"compile() has no parameter {key!r}: {nearest(key, {*known, *CompileConfig.names()})}")
+
+
 def user_dispatch(choose: Callable[..., Any] | None, settings: Mapping[Any, Mapping[str, Any]] | None, config: CompileConfig) -> Dispatch | None:
     """The dispatch of one compile, its settings checked now rather than at the first call of each key."""
     if choose is None:
@@ -94,7 +116,9 @@ def user_dispatch(choose: Callable[..., Any] | None, settings: Mapping[Any, Mapp
         return None
     if not callable(choose):
         raise ConfigError(f"dispatch must be a callable (*args, **kwargs) -> key, not {type(choose).__name__}")
-    for options in (settings or {}).values():
+    for key, options in (settings or {}).items():
+        if not isinstance(options, Mapping):
+            raise ConfigError(f"dispatch_options[{key!r}] must map options to values, not {options!r}")
         CompileConfig.of(options)
     made = Dispatch(choose, dict(settings or {}))
     for key in made.settings:

@@ -31,6 +31,8 @@ def check_dynamic(dynamic: object) -> None:
     if not dynamic:
         raise ConfigError("dynamic={} names no tensor: leave it out (None), or name one: {name: {dimension: {min, max}}}")
     for name, dims in dynamic.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"dynamic must map names of tensors to dimensions, and {name!r} is no name")
         if not dims:
             raise ConfigError(f"dynamic[{name!r}] names no dimension: {{dimension: {{min, max}}}}, or {{dimension: None}} for any size")
         if not isinstance(dims, Mapping):
@@ -58,13 +60,28 @@ PLAIN_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
 """Annotations of options that are checked: what a value may be, and how that is said."""
 
 
+LARGEST = 2**63 - 1
+"""The largest number that the native core takes."""
+
+
 def check_types(settings: Any, prefix: str = "") -> None:
-    """Raises ConfigError for a field of a dataclass that is annotated with one of PLAIN_TYPES and holds something else."""
+    """Raises ConfigError for a field of a dataclass that is annotated with one of PLAIN_TYPES and holds something else, or an int that has no room in 64 bits."""
     for field_ in dataclasses.fields(settings):
         wanted, said = PLAIN_TYPES.get(str(field_.type), ((object,), ""))
         value = getattr(settings, field_.name)
         if not isinstance(value, wanted) or (said and isinstance(value, bool) and bool not in wanted):
             raise ConfigError(f"{prefix}{field_.name} must be {said}, not {value!r}")
+        if isinstance(value, int) and value > LARGEST:
+            raise ConfigError(f"{prefix}{field_.name} must be at most {LARGEST}, not {value!r}")
+
+
+def one_of(name: str, value: object, valid: Sequence[object]) -> None:
+    """Raises ConfigError where an option is none of its values, with the nearest; True and 1 are not the same."""
+    if not any(value is known if isinstance(known, bool) else isinstance(value, str) and value == known for known in valid):
+        said = ", ".join(f'"{known}"' if isinstance(known, str) else repr(known) for known in valid)
+        words = [known for known in valid if isinstance(known, str)]
+        hint = f": {near}" if isinstance(value, str) and (near := nearest(value, words)).startswith("did you mean") else ""
+        raise ConfigError(f"{name} must be {'one of ' if len(valid) > 1 else ''}{said}, not {value!r}{hint}")
 
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
@@ -163,14 +180,10 @@ class CompileConfig:
             raise ConfigError(f"backend must be a name or a callable (GraphModule, example_inputs) -> callable, not {type(self.backend).__name__}")
         if self.mode not in MODES:
             raise ConfigError(f"unknown mode {self.mode!r}: {nearest(str(self.mode), MODES)}")
-        if self.isolate_recompiles not in (False, True, "class", "instance"):
-            raise ConfigError(f'isolate_recompiles must be False, True, "class" or "instance", not {self.isolate_recompiles!r}')
-        if self.fallback not in ("default", "none"):
-            raise ConfigError(f'fallback must be "default" or "none", not {self.fallback!r}')
-        if self.rng not in ("eager",):
-            raise ConfigError(f'rng must be "eager", not {self.rng!r}')
-        if self.reports not in ("replay", "break"):
-            raise ConfigError(f'reports must be "replay" or "break", not {self.reports!r}')
+        one_of("isolate_recompiles", self.isolate_recompiles, (False, True, "class", "instance"))
+        one_of("fallback", self.fallback, ("default", "none"))
+        one_of("rng", self.rng, ("eager",))
+        one_of("reports", self.reports, ("replay", "break"))
         for name in ("recompile_limit", "accumulated_recompile_limit"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -46,7 +46,8 @@ class RegionInfo:
     target: CodeType | None = None  # the code that the compile was asked for, which is compiled wherever it lies
     stands_for: bool = False  # that code only calls what the compile was asked for, whose own call is no frame that is compiled
     key: tuple[Any, ...] = ()  # of the user's dispatch, for whose bucket this is
-    shares_names: bool = False  # `dynamic` is also that of other compiles, and names what one of them has
+    own_names: frozenset[tuple[str, str]] | None = None  # of `dynamic` and `varying`; others are also those of other compiles, and one of those has them
+    absent: dict[tuple[str, str], str] | None = None  # such others that this one does not have, and what is told of each; None: it was not captured whole
     in_config: bool = False  # whoever compiled it gave it the name by which a config knows it
     again: tuple[Any, ...] = ()  # what compiles the region's function again where a pickle is loaded, and its arguments behind the function
 
@@ -90,10 +91,15 @@ class RegionInfo:
                 warnings.warn_explicit(text, RuntimeWarning, self.target.co_filename, self.target.co_firstlineno)
 
     def tell_unmet(self, captured: Captured) -> None:
-        """Warns of what `dynamic` names and the target, which was captured whole, does not have."""
-        if isinstance(self.config.dynamic, Mapping) and not self.shares_names and self.target is not None:
-            for told in unmet(self.config, captured, self.target):
-                warn(f"{self.name}: dynamic names {told}")
+        """Warns of what `dynamic` and `varying` name and the target, which was captured whole, does not have."""
+        if self.target is None:
+            return
+        found = {(option, name): told for option, name, told in unmet(self.config, captured, self.target)}
+        for (option, _), told in found.items() if self.own_names is None else [item for item in found.items() if item[0] in self.own_names]:
+            warn(f"{self.name}: {option} names {told}")
+        if self.own_names is not None:
+            shared = {key: told for key, told in found.items() if key not in self.own_names}
+            self.absent = {key: told for key, told in (shared if self.absent is None else self.absent).items() if key in shared}
 
     def override(self, options: Mapping[str, Any]) -> str:
         """What sets `options` for this region, as the user can paste it; empty where there are none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -345,11 +345,23 @@ def was_called(compiled: Callable[..., Any]) -> bool:
     return not native_usable()[0] or not isinstance(region, native_core().Region) or is_met(region)
 
 
-def share_names(compiled: Any) -> None:
-    """Of a function, method or module compiled in place: what its `dynamic` names may be another compile's."""
+def share_names(compiled: Any, own: Iterable[tuple[str, str]]) -> None:
+    """Of a function, method or module compiled in place: but for `own`, what its `dynamic` and `varying` name may be another compile's. own: an option and a
+    name each."""
+    if (owner := info_of(compiled)) is not None:
+        owner.own_names = frozenset(own)
+
+
+def absent_names(compiled: Any) -> Mapping[tuple[str, str], str] | None:
+    """The names that it shares with other compiles and does not have, with what is told of each. None where that is not known."""
+    owner = info_of(compiled)
+    return None if owner is None else owner.absent
+
+
+def info_of(compiled: Any) -> Any:
+    """What is known of the region of a function, method or module compiled in place; None where there is no region."""
     region = original_region(compiled) if isinstance(compiled, torch.nn.Module) else getattr(compiled, "__func__", compiled)
-    if native_usable()[0] and isinstance(region, native_core().Region):
-        region._region_state.owner.shares_names = True
+    return region._region_state.owner if native_usable()[0] and isinstance(region, native_core().Region) else None
 
 
 def original_region(module: torch.nn.Module) -> Any:

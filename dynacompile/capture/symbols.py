@@ -417,7 +417,12 @@ def is_varying(real: float, source: Source, policy: ShapePolicy) -> bool:
     if not policy.varying or not (policy.floats if isinstance(real, float) else policy.ints):
         return False
     text = source.text()
-    return any(text == name or text.endswith(("." + name, as_key(name))) for name in policy.varying)
+    return any(is_named(text, name) for name in policy.varying)
+
+
+def is_named(text: str, name: str) -> bool:
+    """Whether `varying` means, by `name`, the number with the path `text`."""
+    return text == name or text.endswith(("." + name, as_key(name)))
 
 
 def as_key(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import lightning as L
@@ -22,6 +23,17 @@ class Constant(Project):
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=self.lr)
+
+
+class Counts(Constant):
+    """A number of its own in the step."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps_seen = 3
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) * self.steps_seen
 
 
 class Restarts(L.Callback):
@@ -251,3 +263,25 @@ def test_a_name_of_dynamic_that_a_step_does_not_have_is_a_warning(tmp_path, recw
         trainer.fit(Constant(), loader(), loader())
     (told,) = [str(warning.message) for warning in recwarn if "dynamic names" in str(warning.message)]
     assert told.startswith("training_step: dynamic names 'btch.0', and no tensor that the program reads is called so: did you mean 'batch.0' or 'batch.1'?")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dynamic": {"batch.0": {0: {}}, "batch.1": {0: {}}}}, ""),
+        ({"varying": ["batch_idx", "lr", "steps_seen"]}, ""),
+        ({"varying": ["momentum"]}, "compile.varying names 'momentum', and no number that the call reads is called so: "),
+        ({"dynamic": {"btch.0": {0: {}}}}, "compile.dynamic names 'btch.0', and no tensor that the program reads is called so: did you mean 'batch.0' or "),
+        ({"dynamic": {"batch.0": {7: {}}}}, "compile.dynamic names dimension 7 of 'batch.0', which has 2 dimensions"),
+        (
+            {"varying": ["self.steps_sen"]},
+            "compile.varying names 'self.steps_sen', and no number that the call reads is called so: did you mean 'self.steps_seen'?",
+        ),
+        ({"modules": {"training_step": {"varying": ["steps_sen"]}}}, "training_step: varying names 'steps_sen', and no number .*: did you mean 'steps_seen'"),
+    ],
+)
+def test_a_name_in_settings_that_no_step_has_is_one_warning(tmp_path, recwarn, options, said):
+    trainer = L.Trainer(**QUIET, max_epochs=3, default_root_dir=tmp_path, callbacks=[DynamoCallback(measure_steps=0, **options)])
+    trainer.fit(Counts(), loader(), loader())
+    told = [str(warning.message) for warning in recwarn if " names " in str(warning.message)]
+    assert len(told) == bool(said) and all(re.match(said, text) for text in told), told

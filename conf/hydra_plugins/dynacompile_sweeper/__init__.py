@@ -36,7 +36,8 @@ ConfigStore.instance().store(group="hydra/sweeper", name="each_alone", node=CONF
 
 
 class End:
-    """A block that an error or exit ends, which `error` tells and which goes no further: it is a row of the sweep. Interrupts pass through."""
+    """A block that an error or exit ends, which `error` tells and which goes no further: it is a row of the sweep. Interrupts pass through, and exits that
+    Lightning makes of them."""
 
     error: Exception | SystemExit
 
@@ -44,7 +45,7 @@ class End:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if isinstance(error, Exception | SystemExit):
+        if isinstance(error, Exception | SystemExit) and not isinstance(error.__context__, KeyboardInterrupt):
             self.error = error
             return True
         return False
