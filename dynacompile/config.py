@@ -65,7 +65,7 @@ LARGEST = 2**63 - 1
 
 
 def check_types(settings: Any, prefix: str = "") -> None:
-    """Raises ConfigError for a field of a dataclass that is annotated with one of PLAIN_TYPES and holds something else, or an int that has no room in 64 bits."""
+    """Raises ConfigError for a field of a dataclass that is annotated with one of PLAIN_TYPES and holds something else, or more than 64 bits."""
     for field_ in dataclasses.fields(settings):
         wanted, said = PLAIN_TYPES.get(str(field_.type), ((object,), ""))
         value = getattr(settings, field_.name)
