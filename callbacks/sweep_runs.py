@@ -18,7 +18,7 @@ from dynacompile.run_files import write_whole
 
 FILE = "run.json"
 ERROR_FILE = "error.txt"
-EXITED = "interrupted (Ctrl-C), or it exited"
+EXITED = "interrupted, or it exited"
 NO_WORD = "ended without a word: killed, or the machine went down"
 
 

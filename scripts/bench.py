@@ -12,6 +12,7 @@
     python scripts/bench.py turns --only "product:*"  # eager, torch.compile and ours in turn in one process, with many rounds
     python scripts/bench.py attention  # flex_attention by eager, torch.compile and ours: results, steps, kernels, tiles (--only "*4096*": further rows)
     python scripts/bench.py background  # compiling in the background against waiting: seconds until steps are fast, and what steps wait meanwhile
+    python scripts/bench.py lightning --only "vision*" --rounds 5  # whole training steps of the recipes: eager, torch.compile, the callback
     python scripts/bench.py trees --against FOLDER  # another checkout and this one in turn: did a change make anything slower?
 
 Each system runs in its own process with empty caches. Times are medians after a warm-up; "compile" is what
@@ -42,6 +43,8 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from dynacompile.config import MODES  # noqa: E402
+from dynacompile.errors import nearest  # noqa: E402
 from scripts import (  # noqa: E402
     bench_attention,
     bench_background,
@@ -330,8 +333,6 @@ def trees(args: argparse.Namespace) -> None:
 
 def steps(args: argparse.Namespace) -> None:
     chosen = [w for w in WORKLOADS.values() if args.device in w.devices and fnmatch.fnmatch(w.name, args.only)]
-    if not chosen:
-        sys.exit(f"no workload matches {args.only!r}; there are: {', '.join(WORKLOADS)}")
     copied = copy_bandwidth(args.device)
     rows = rows_of(chosen, args.device, args.mode, args.seconds)
     about = f"`python scripts/bench.py --device {args.device} --mode {args.mode}` on {machine(args.device)}."
@@ -357,6 +358,47 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace], None]]] = {
 }
 
 
+def names(what: str, device: str) -> tuple[str, ...] | None:
+    """What `--only` chooses from; None for a command that measures one thing."""
+    match what:
+        case "guards" | "bandwidth":
+            return None
+        case "lightning":
+            return tuple(importlib.import_module("scripts.bench_lightning").DEVICES[device])
+        case "capture":
+            return tuple(bench_capture.MODELS)
+        case "optimizers":
+            return tuple(bench_optimizers.CASES)
+        case "symbolic":
+            return tuple(bench_symbolic.PROGRAMS)
+        case "budget":
+            return tuple(bench_budget.CHOSEN[device])
+        case "background":
+            return bench_background.NAMES
+        case "attention":
+            return tuple(row.name for row in (*bench_attention.ROWS, *bench_attention.MORE))
+    return tuple(w.name for w in WORKLOADS.values() if device in w.devices)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Ends the program with one line for an option that can't be, before anything is measured."""
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("error: --device cuda: torch finds no GPU here")
+    if args.mode not in MODES:
+        sys.exit(f"error: --mode {args.mode}: {nearest(args.mode, MODES)}")
+    if args.rounds < 1:
+        sys.exit(f"error: --rounds {args.rounds}: at least 1")
+    if not 0 < args.seconds < math.inf:
+        sys.exit(f"error: --seconds {args.seconds}: more than 0")
+    known = names(args.what, args.device)
+    if known is None and args.only != "*":
+        sys.exit(f"error: {args.what} is one measurement: it has nothing for --only to choose from")
+    if known is not None and not fnmatch.filter(known, args.only):
+        listed = "; ".join(known)
+        hint = nearest(args.only, known)
+        sys.exit(f"error: --only {args.only!r} matches none of {args.what} on this device: {f'{hint} ' if hint.startswith('did') else ''}there are: {listed}")
+
+
 def worked(args: argparse.Namespace) -> Any:
     """The figures of one system, for the process that started this one."""
     match args.what:
@@ -371,13 +413,20 @@ def worked(args: argparse.Namespace) -> Any:
     return worker(args.worker, args.only, args.device, args.mode, args.seconds)
 
 
+def command(name: str) -> str:
+    """Raises ArgumentTypeError for a command that does not exist, with the nearest."""
+    if name not in COMMANDS:
+        raise argparse.ArgumentTypeError(f"there is no {name!r}: {nearest(name, COMMANDS)}")
+    return name
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = "; ".join(f"{name}: {about}" for name, (about, _) in COMMANDS.items())
-    parser.add_argument("what", nargs="?", default="steps", choices=tuple(COMMANDS), metavar="WHAT", help=kinds)
+    parser.add_argument("what", nargs="?", default="steps", type=command, metavar="WHAT", help=kinds)
     parser.add_argument("--only", default="*", help="glob over workload names")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--mode", default="default")
+    parser.add_argument("--mode", default="default", help=" | ".join(MODES))
     parser.add_argument("--seconds", type=float, default=1.5, help="time spent on measuring each")
     parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
     parser.add_argument("--folder", type=Path, help="roofline: where the picture and all figures are written")
@@ -388,6 +437,7 @@ def main() -> None:
     if args.worker:
         print(json.dumps(worked(args)))
     else:
+        check(args)
         COMMANDS[args.what][1](args)
 
 

@@ -24,7 +24,7 @@ from dynacompile import __main__ as command
 from dynacompile.callbacks.sweep import show_sweep
 from dynacompile.callbacks.sweep_page import headline
 from dynacompile.callbacks.sweep_plot import chart
-from dynacompile.callbacks.sweep_runs import NO_WORD, Result, Run, first_line, saved_runs
+from dynacompile.callbacks.sweep_runs import EXITED, NO_WORD, Result, Run, first_line, saved_runs
 from dynacompile.callbacks.sweep_table import as_csv, as_markdown, cells, rows_of
 from dynacompile.errors import ConfigError
 from tests import forked
@@ -111,6 +111,64 @@ def test_every_job_fails_alone(app, tmp_path, capsys):
     assert "comparison of 5 runs, all with x=2 fixed=no" in shown and "3 of 5 jobs failed" in shown
     assert "No job has measured a compiled step." in shown
     assert "Traceback" in (tmp_path / "sweep" / "0" / "error.txt").read_text()
+
+
+@pytest.mark.parametrize("interrupt", ["Ctrl-C", "SIGTERM"])
+def test_what_lightning_makes_of_an_interrupt_ends_the_sweep(app, tmp_path, interrupt):
+    """It exits, after its own shutdown, in which further interrupts are ignored."""
+
+    class SIGTERMException(SystemExit): ...
+
+    ran = []
+
+    def task(cfg):
+        ran.append(cfg.x)
+        if cfg.x == 2 and interrupt == "SIGTERM":
+            raise SIGTERMException
+        if cfg.x == 2:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                sys.exit(1)
+        return {"loss": cfg.x}
+
+    app("x=1,2,3", task=task)
+    assert ran == [1, 2]
+    first, second = saved_runs(tmp_path / "sweep")
+    assert first.numbers == {"loss": 1} and not second.numbers
+
+
+def test_a_job_that_exits_runs_once(app, tmp_path):
+    ran = []
+
+    def task(cfg):
+        ran.append(cfg.x)
+        if cfg.x in (2, 3):
+            sys.exit("enough")
+        return {"loss": cfg.x}
+
+    assert app("x=1,2,3,4", task=task) == 1
+    assert ran == [1, 2, 3, 4]
+    assert [run.failed for run in saved_runs(tmp_path / "sweep")] == ["", "SystemExit: enough", "SystemExit: enough", ""]
+
+
+def test_a_run_that_exits_says_so_in_its_folder(tmp_path):
+    (tmp_path / "own.yaml").write_text(APP)
+    (tmp_path / "app.py").write_text(SCRIPT)
+    done = forked.run(forked.LIGHTNING, "app.py", "what=interrupts", "hydra.run.dir=run", cwd=tmp_path)
+    assert done.returncode != 0
+    (run,) = saved_runs(tmp_path)
+    assert run.failed == EXITED and run.reason == EXITED and not run.goes_on
+
+
+def test_runs_of_their_own_are_told_apart_by_their_folders(tmp_path, capsys):
+    for name in ("monday", "tuesday"):
+        (tmp_path / name).mkdir()
+        Run((f"day={name}",), {"val/loss": 1.0}, failed=EXITED if name == "tuesday" else "").write(tmp_path / name)
+    assert show_sweep(tmp_path) == 1
+    shown = capsys.readouterr().out
+    assert "monday" in shown and "error.txt" not in shown  # there is no such file
+    assert [row["job"] for row in csv.DictReader((tmp_path / "sweep.csv").read_text().splitlines())] == ["monday", "tuesday"]
 
 
 def test_an_override_of_all_jobs_that_does_not_compose_is_refused_before_any_runs(app, tmp_path, capsys):

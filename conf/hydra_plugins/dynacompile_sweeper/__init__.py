@@ -45,10 +45,15 @@ class End:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if isinstance(error, Exception | SystemExit) and not isinstance(error.__context__, KeyboardInterrupt):
+        if isinstance(error, Exception | SystemExit) and not is_interrupt(error):
             self.error = error
             return True
         return False
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether Lightning ended the program with it after Ctrl-C or SIGTERM."""
+    return isinstance(error.__context__, KeyboardInterrupt) or type(error).__name__ == "SIGTERMException"
 
 
 class EachAlone(BasicSweeper):
@@ -112,8 +117,19 @@ class EachAlone(BasicSweeper):
         end = End()
         with end:
             return dict(zip(numbers, self.launcher.launch(jobs, initial_job_idx=first)))
-        print(f"the launcher ended with {type(end.error).__name__}; jobs that have not ended run one by one", file=sys.stderr)
-        return {number: self.ended(number) or self.alone(number, job) for number, job in zip(numbers, jobs)}
+        exited = self.in_this_process(numbers) if isinstance(end.error, SystemExit) else None
+        if exited is None:
+            print(f"the launcher ended with {type(end.error).__name__}; jobs that have not ended run one by one", file=sys.stderr)
+            return {number: self.ended(number) or self.alone(number, job) for number, job in zip(numbers, jobs)}
+        done = {number: ended for number in numbers if number < exited and (ended := self.ended(number)) is not None}
+        done[exited] = self.failed(exited, jobs[exited - first], end.error)
+        rest = jobs[exited - first + 1 :]
+        return done | (self.launched(exited + 1, rest) if rest else {})
+
+    def in_this_process(self, numbers: range) -> int | None:
+        """The job that ran in this process and told of no end, of a launcher that runs one after the other."""
+        runs = importlib.import_module(RUNS).saved_runs(self.folder())
+        return next((run.number for run in runs if run.number in numbers and run.owner and run.owner[1] == os.getpid()), None)
 
     def alone(self, number: int, job: Overrides) -> JobReturn:
         """What became of one job."""
