@@ -53,5 +53,8 @@ def main(cfg: DictConfig) -> Result:
 
 if __name__ == "__main__":
     read_arguments()
-    with told_nearest(Path(__file__).parent / "conf", "train"):
-        main()
+    try:
+        with told_nearest(Path(__file__).parent / "conf", "train"):
+            main()
+    except KeyboardInterrupt:  # outside of a fit, which Lightning ends
+        raise SystemExit("interrupted") from None

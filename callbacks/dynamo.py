@@ -32,12 +32,15 @@ from dynacompile.callbacks.reports import Reports
 from dynacompile.callbacks.run_folder import check_checkpoints, note_file_in_the_way
 from dynacompile.callbacks.settings import CompileSettings
 from dynacompile.callbacks.steps import STEPS, CompiledRun
+from dynacompile.callbacks.times import StepTimes
 from dynacompile.callbacks.wandb_hooks import hooks_of_wandb
 from dynacompile.complaints import warn
 from dynacompile.errors import ConfigError
 from dynacompile.events import Resumed
 from dynacompile.session import SESSION
 from dynacompile.targets import nothing_compiled, tell_nothing_compiled
+
+WITHOUT_TRAINING = ("validation_step", "test_step", "predict_step")
 
 
 class DynamoCallback(Callback):
@@ -218,7 +221,7 @@ class DynamoCallback(Callback):
         self.held.note(pl_module.device)
         self.ledger.batch += 1
         self.communication.batch_ended(trainer, self.ledger.batch, self.durations[-1], self.ledger.compile_seconds)
-        self.reports.times = self.measurement.times
+        self.reports.times = self.step_times()
         self.reports.batch_ended(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -292,6 +295,13 @@ class DynamoCallback(Callback):
 
     # what it reports
 
+    def step_times(self) -> StepTimes | None:
+        """What was measured. Where only steps of validation have graphs, as under anomaly detection, the steps of training were not compiled."""
+        times = self.measurement.times
+        if times is None or times.compiled is None or any(self.ledger.has_graph(name) for name in self.run.names if name not in WITHOUT_TRAINING):
+            return times
+        return dataclasses.replace(times, compiled=None, rounds=tuple(each[:1] for each in times.rounds), peaks=times.peaks[:1])
+
     def made_outcome(self, trainer: L.Trainer, pl_module: L.LightningModule, ended: str = "") -> Outcome:
         known, on_bar = metrics_now(trainer)
         losses = {name: float(value) for name, value in known.items() if ("loss" in name or name in on_bar) and name not in self.reports.known}
@@ -311,7 +321,7 @@ class DynamoCallback(Callback):
             steps=len(self.durations),
             fit_seconds=time.perf_counter() - self.started,
             train_step_ms=statistics.median(self.durations) if self.durations else None,
-            times=self.measurement.times,
+            times=self.step_times(),
             unmeasured=self.measurement.reason or unmeasured,
             ledger=self.ledger,
             peak_bytes=max(torch.cuda.max_memory_allocated(pl_module.device), self.measurement.peak_before) if on_gpu else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import threading
 
 import lightning as L
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 import dynacompile
 from dynacompile import events
 from dynacompile.callbacks import DynamoCallback
+from dynacompile.callbacks.measure import StepMeasurement
 from dynacompile.callbacks.paths import as_read
 from tests.callbacks.projects import BATCHES, QUIET, SIZE, STEPS, Project, Sgd, fit, left_nothing, loader, same
 
@@ -285,3 +287,40 @@ def test_a_name_in_settings_that_no_step_has_is_one_warning(tmp_path, recwarn, o
     trainer.fit(Counts(), loader(), loader())
     told = [str(warning.message) for warning in recwarn if " names " in str(warning.message)]
     assert len(told) == bool(said) and all(re.match(said, text) for text in told), told
+
+
+def test_under_anomaly_detection_there_is_no_speed_up(tmp_path, capsys):
+    """Nothing of the training is compiled, though the sanity check was."""
+    callback = DynamoCallback(measure_after=2, measure_steps=2)
+    L.Trainer(**QUIET, max_epochs=2, default_root_dir=tmp_path, callbacks=[callback], detect_anomaly=True).fit(Constant(), loader(), loader())
+    shown = capsys.readouterr().out
+    assert "step time, eager" in shown and "speed-up" not in shown and "not compiled" in shown
+    assert "speedup" not in callback.outcome.metrics()
+
+
+class Keeps(L.Callback):
+    """The module's state before each batch and after an interrupt."""
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.before = {name: tensor.clone() for name, tensor in pl_module.state_dict().items()}
+
+    def on_exception(self, trainer, pl_module, exception):
+        self.after = {name: tensor.clone() for name, tensor in pl_module.state_dict().items()}
+
+
+def test_an_interrupt_while_steps_are_measured_is_told_and_leaves_the_fit_as_it_was(tmp_path, monkeypatch):
+    def timed(self, step, saved, context):
+        step.times()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StepMeasurement, "timed", timed)
+    before = signal.getsignal(signal.SIGINT)
+    callback, keeps = DynamoCallback(measure_after=2, measure_steps=3), Keeps()
+    with pytest.raises(SystemExit):
+        L.Trainer(**QUIET, max_epochs=2, default_root_dir=tmp_path, callbacks=[keeps, callback]).fit(Constant(), loader(), loader())
+    signal.signal(signal.SIGINT, before)  # Lightning has it ignored
+    outcome = callback.outcome
+    assert outcome.ended == "KeyboardInterrupt" and outcome.unmeasured == "not measured: KeyboardInterrupt ended the run while its steps were measured"
+    assert outcome.steps == 2 and len(outcome.measuring) == 1
+    for name, tensor in keeps.before.items():
+        torch.testing.assert_close(keeps.after[name], tensor, rtol=0, atol=0)
