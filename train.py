@@ -38,7 +38,7 @@ def main(cfg: DictConfig) -> Result:
         trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=[instantiate(logger) for logger in cfg.logger.values()])
         trainer.fit(instantiate(cfg.model), datamodule=instantiate(cfg.data), ckpt_path=cfg.ckpt_path)
         return Result({name: float(value) for name, value in trainer.callback_metrics.items()}, cfg.objective or "")
-    except (DynacompileError, InstantiationException, FileNotFoundError, NotADirectoryError, TypeError, ValueError) as error:
+    except (DynacompileError, InstantiationException, OSError, TypeError, ValueError) as error:
         cause = wrong_setting(error)
         if cause is None:
             raise

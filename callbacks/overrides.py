@@ -7,6 +7,7 @@ and `compile.modules.type:Block.mode=max-autotune` through, choices for sweeps i
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib.util
 import os
 import re
@@ -173,6 +174,10 @@ def wrong_setting(error: Exception) -> DynacompileError | None:
         return ConfigError(f"{next(overrides_that_name(file), file)} is a file, where the run needs a folder")
     if isinstance(cause, FileNotFoundError):
         return missing_checkpoint()
+    if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EROFS) and cause.filename:
+        place = Path(os.fsdecode(cause.filename)).absolute()
+        if named := [text for part in (place, *place.parents) for text in overrides_that_name(part)]:
+            return ConfigError(f"{named[0]}: nothing can be written there ({cause.strerror})")
     words = words_for_numbers()
     if words and isinstance(error, InstantiationException):
         return ConfigError(f"{words} ({type(cause).__name__}: {cause})")

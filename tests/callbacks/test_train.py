@@ -78,6 +78,9 @@ def test_a_run_ends_with_its_summary(tmp_path):
         ("hydra.run.dir=afile", "error: hydra.run.dir=afile: "),
         ("hydra.run.dir=afile/logs", "afile is a file, where the run needs a folder"),
         ("hydra.run.dir=/proc/none/logs", "error: hydra.run.dir=/proc/none/logs: no folder can be made there"),
+        ("output=/proc/none", "error: output=/proc/none"),
+        ("ckpt_path=nosuch/epoch=0-step=3.ckpt", "error: ckpt_path=nosuch/epoch=0-step=3.ckpt: there is no such file: there is no checkpoint beside it"),
+        ("ckpt=a.ckpt", "error: there is no key ckpt: did you mean 'ckpt_path'"),
         ("compil=default", "error: there is no key compil: did you mean 'compile'"),
         ("trainer.max_stepss=4", "error: there is no key trainer.max_stepss: did you mean 'max_steps'"),
         ("objective=val/los", "error: objective=val/los is no number of this job: did you mean 'val/loss'"),
@@ -102,6 +105,23 @@ def test_an_error_of_the_program_mentions_a_word_where_the_config_has_a_number(t
 def test_a_key_of_ones_own_can_be_added(tmp_path):
     done = train(tmp_path, "+models=16", "model.net.width=${models}", "trainer.devices=auto", "compile=none")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_fit_goes_on_from_checkpoints_with_other_settings(tmp_path):
+    """Twice, each time to a later step. The names of checkpoints hold `=`, which Hydra reads in quotes alone."""
+    first = train(tmp_path, "trainer.enable_checkpointing=true", "hydra.run.dir=first")
+    assert first.returncode == 0, first.stderr
+    again = train(
+        tmp_path, "ckpt_path=first/csv/checkpoints/epoch=0-step=4.ckpt", "trainer.max_steps=8", "trainer.enable_checkpointing=true", "hydra.run.dir=again"
+    )
+    assert again.returncode == 0, again.stderr
+    (kept,) = tmp_path.glob("again/csv/checkpoints/*step=8.ckpt")
+    last = train(tmp_path, f"ckpt_path={kept}", "compile=none", "trainer.max_steps=10", "hydra.run.dir=last")
+    assert last.returncode == 0, last.stderr
+    steps = [json.loads((tmp_path / name / "csv" / "summary.json").read_text())["steps"] for name in ("first", "again", "last")]
+    assert steps == [4, 4, 2]
+    assert "epoch=0-step=4.ckpt at step 4" in " ".join(again.stdout.replace("│", " ").split()) and "at step 8" in last.stdout
 
 
 @pytest.mark.slow
