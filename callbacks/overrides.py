@@ -174,6 +174,10 @@ def wrong_setting(error: Exception) -> DynacompileError | None:
         return ConfigError(f"{next(overrides_that_name(file), file)} is a file, where the run needs a folder")
     if isinstance(cause, FileNotFoundError):
         return missing_checkpoint()
+    if isinstance(error, InstantiationException) and (package := missing_package(error)):
+        key = next((line.removeprefix("full_key: ") for line in str(error).splitlines() if line.startswith("full_key: ")), "the config")
+        instead = " (or choose logger=csv)" if key.startswith("logger.") else ""
+        return ConfigError(f"{key} needs the package {package}, which is not installed: pip install 'dynacompile[train]'{instead}")
     if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EROFS) and cause.filename:
         place = Path(os.fsdecode(cause.filename)).absolute()
         if named := [text for part in (place, *place.parents) for text in overrides_that_name(part)]:
@@ -184,6 +188,17 @@ def wrong_setting(error: Exception) -> DynacompileError | None:
     if words:
         error.add_note(words)
     return None
+
+
+def missing_package(error: BaseException) -> str:
+    """The package that an import behind an error did not find; empty where it was no such import."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ModuleNotFoundError) and seen.name:
+            package = seen.name.partition(".")[0]
+            return "" if is_found(package) else package
+        seen = seen.__cause__ or seen.__context__
+    return ""
 
 
 def missing_checkpoint() -> ConfigError | None:

@@ -4,11 +4,13 @@ import sys
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
 from torch import nn
 
 from dynacompile.callbacks import DynamoCallback
 from dynacompile.callbacks.globs import pattern, resolve
-from dynacompile.callbacks.overrides import check_compile_overrides, read_arguments
+from dynacompile.callbacks.overrides import check_compile_overrides, missing_package, read_arguments
 from dynacompile.callbacks.settings import CompileSettings, by_glob, call_arguments
 from dynacompile.config import CompileConfig
 from dynacompile.errors import ConfigError
@@ -305,3 +307,10 @@ def test_steps_that_a_run_does_not_have_are_an_error():
     settings = CompileSettings.of({"modules": {"optimizer_step.2": {"fuse": False}}})
     with pytest.raises(ConfigError, match="a fit with 2 optimizers has no 'optimizer_step.2'"):
         settings.check_steps(("optimizer_step", "optimizer_step.0", "optimizer_step.1"), "a fit with 2 optimizers")
+
+
+@pytest.mark.parametrize(("target", "package"), [("nosuch.Settings", "nosuch"), ("os.nosuch", ""), ("os.path.nosuch.Made", "")])
+def test_a_package_that_a_config_needs_and_that_is_not_installed_is_named(target, package):
+    with pytest.raises(InstantiationException) as raised:
+        instantiate({"logger": {"mine": {"_target_": target}}})
+    assert missing_package(raised.value) == package
