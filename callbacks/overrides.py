@@ -172,16 +172,16 @@ def wrong_setting(error: Exception) -> DynacompileError | None:
         return cause
     if isinstance(cause, NotADirectoryError) and cause.filename and (file := file_in_the_way(os.fsdecode(cause.filename))) is not None:
         return ConfigError(f"{next(overrides_that_name(file), file)} is a file, where the run needs a folder")
-    if isinstance(cause, FileNotFoundError):
-        return missing_checkpoint()
+    if isinstance(cause, FileNotFoundError) and (missing := missing_checkpoint()) is not None:
+        return missing
     if isinstance(error, InstantiationException) and (package := missing_package(error)):
         key = next((line.removeprefix("full_key: ") for line in str(error).splitlines() if line.startswith("full_key: ")), "the config")
         instead = " (or choose logger=csv)" if key.startswith("logger.") else ""
         return ConfigError(f"{key} needs the package {package}, which is not installed: pip install 'dynacompile[train]'{instead}")
-    if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EROFS) and cause.filename:
+    if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EROFS, errno.ENOENT) and cause.filename:
         place = Path(os.fsdecode(cause.filename)).absolute()
         if named := [text for part in (place, *place.parents) for text in overrides_that_name(part)]:
-            return ConfigError(f"{named[0]}: nothing can be written there ({cause.strerror})")
+            return ConfigError(f"{named[0]}: {cause.strerror}: {place}")
     words = words_for_numbers()
     if words and isinstance(error, InstantiationException):
         return ConfigError(f"{words} ({type(cause).__name__}: {cause})")

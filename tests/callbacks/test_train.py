@@ -78,7 +78,7 @@ def test_a_run_ends_with_its_summary(tmp_path):
         ("hydra.run.dir=afile", "error: hydra.run.dir=afile: "),
         ("hydra.run.dir=afile/logs", "afile is a file, where the run needs a folder"),
         ("hydra.run.dir=/proc/none/logs", "error: hydra.run.dir=/proc/none/logs: no folder can be made there"),
-        ("output=/proc/none", "error: output=/proc/none"),
+        ("output=/proc/none", "error: output=/proc/none: No such file or directory: /proc/none"),
         ("ckpt_path=nosuch/epoch=0-step=3.ckpt", "error: ckpt_path=nosuch/epoch=0-step=3.ckpt: there is no such file: there is no checkpoint beside it"),
         ("ckpt=a.ckpt", "error: there is no key ckpt: did you mean 'ckpt_path'"),
         ("compil=default", "error: there is no key compil: did you mean 'compile'"),
