@@ -14,6 +14,7 @@ from dynacompile.capture.tensors.function_modes import FunctionModes
 from dynacompile.capture.tensors.modules import ModuleValue, Table
 from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings
+from dynacompile.capture.tensors.switches import Switches
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.base import Value
 from dynacompile.capture.values.cells import CellValue
@@ -79,7 +80,8 @@ class Effects:
     """touched: values with a changed content, in the order of their first change, and `count` at their last one; each knows how to `replay` it.
 
     own_cells: the residual code makes the cells of the frame itself, so stores to them count.
-    modes: the torch-function modes that the frame is in. settings: of torch, that the frame changes. random: the state of random generators.
+    modes: the torch-function modes that the frame is in. settings: of torch, that the frame changes. switches: those of torch's
+    libraries. random: the state of random generators.
     calls: those that report something to others and have no result, in their order. held: objects that they are given, that exist outside.
     hidden: names of attributes that they may change.
     count: of changes so far; outside: of those to what exists outside of the frame's own variables.
@@ -103,6 +105,7 @@ class Effects:
         self.required: list[Value] = []
         self.modes = FunctionModes()
         self.settings = Settings()
+        self.switches = Switches()
         self.random = RandomState()
         self.own_cells = False
         self.count = self.outside = self.moves = 0
@@ -214,7 +217,7 @@ class Effects:
 
     def is_contents(self) -> bool:
         """Whether all that has changed is the content of values."""
-        return not (self.globals or self.class_attributes or self.calls or self.modes.is_changed() or self.settings.calls or self.random)
+        return not (self.globals or self.class_attributes or self.calls or self.modes.is_changed() or self.settings.calls or self.switches.calls or self.random)
 
     def replay(self, out: Writer) -> None:
         """Changes, in their order, with the questions about what was assumed between them."""
@@ -237,6 +240,7 @@ class Effects:
                 self.replay_global(out, key[1], table, is_root, new)
         self.replay_calls(out)
         self.settings.replay(out, before=False)
+        self.switches.replay(out)
         self.random.replay(out, before=False)
 
     def replay_global(self, out: Writer, name: str, table: dict, is_root: bool, new: Value | None) -> None:

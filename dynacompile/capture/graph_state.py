@@ -60,7 +60,7 @@ class GraphState:
     site: gives the user's place of the operation being recorded. use: is told of each operation.
     """
 
-    def __init__(self, site: Callable[[], Site], use: Callable[[], None], symbols: Symbols | None = None, heeds_marks: bool = False):
+    def __init__(self, site: Callable[[], Site], use: Callable[[torch.fx.Node], None], symbols: Symbols | None = None, heeds_marks: bool = False):
         self.graph = self.root = torch.fx.Graph()  # graph: the one that grows now, below `root` while the body of a transform is traced
         self.symbols, self.heeds_marks = symbols, heeds_marks
         self.mode = fake_mode() if symbols is None else symbols.mode
@@ -174,7 +174,7 @@ class GraphState:
 
     def note_node(self, node: torch.fx.Node, site: Site) -> None:
         """Notes where the user's code has an operation that was recorded."""
-        self._use()
+        self._use(node)
         node.meta["site"] = site
         self.nodes.append(node)
         node.stack_trace = f'  File "{site.file}", line {site.line}, in {site.function}'

@@ -36,6 +36,7 @@ from dynacompile.capture.tensors.modules import ModuleValue
 from dynacompile.capture.tensors.overrides import Overrides
 from dynacompile.capture.tensors.random_state import RandomState
 from dynacompile.capture.tensors.settings import Settings, fill
+from dynacompile.capture.tensors.switches import Switches
 from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.ambient import called
 from dynacompile.capture.values.base import Lazy, Value
@@ -108,6 +109,7 @@ class Trace:
             TorchModes: self.modes,
             RandomState: self.effects.random,
             Settings: self.effects.settings,
+            Switches: self.effects.switches,
             Handling: self._handling,
         }
         self.recorder.follow = partial(self.state(OutsideWrites).note, self)
@@ -415,8 +417,9 @@ class Trace:
         if isinstance(owner, torch.optim.Optimizer) and not isinstance(owner, torch.optim.LBFGS) and not is_refused_by_eager(owner):
             raise unsupported("first-step", type(owner).__name__)
 
-    def use_settings(self) -> None:
+    def use_settings(self, node: torch.fx.Node) -> None:
         self.effects.settings.use(self.frames)
+        self.effects.switches.use(node)
 
     def let_go(self) -> None:
         """Forgets the frame's objects: values and the trace know each other, so that these would live on until the next collection of garbage.

@@ -126,6 +126,7 @@ add(
     set_deterministic_algorithms="torch._C._set_deterministic_algorithms",
     set_deterministic_fill_uninitialized_memory="torch._C._set_deterministic_fill_uninitialized_memory",
 )
+add("settings of libraries, as attributes of modules", ContextProp="torch.backends.ContextProp")
 add(
     "what autograd knows of a view, and versions of tensors",
     CreationMeta="torch._C._autograd.CreationMeta",

@@ -18,6 +18,7 @@ from dynacompile.capture.refused_numbers import holds
 from dynacompile.capture.tensors.entry_conditions import LOOKUPS, MOST_IN_CLAUSES, is_inside
 from dynacompile.capture.tensors.raising import AT_PLACES, DIVISIONS, FILLS, OF_MATRICES, OF_NUMBERS
 from dynacompile.capture.tensors.restarting import may_restart
+from dynacompile.capture.tensors.switches import Switches
 from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.values.classes import ClassValue
 from dynacompile.capture.values.constant import ConstantValue
@@ -81,6 +82,8 @@ def refuse_caught(cx: Context, frames: Sequence[SymbolicFrame], target: Any, arg
         errors = OF_A_MATRIX if name.removeprefix("linalg_") in OF_MATRICES else ERRORS
     else:
         errors = ()
+    if errors and cx.state(Switches).changed and not may_restart(cx, name):
+        raise unsupported("setting", name)
     for frame in frames:
         if any(takes(frame, handler, errors) for handler in handlers_around(frame.decoded, frame.current)):
             if not may_restart(cx, name) and not (target in LOOKUPS and is_inside(cx, target, args, kwargs, MOST_IN_CLAUSES)):

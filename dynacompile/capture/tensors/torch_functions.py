@@ -29,7 +29,7 @@ from dynacompile.capture.values.constant import ConstantValue
 from dynacompile.capture.values.functions import SPECIAL, CallableValue, OptimizerStep, RefusedValue, function_value
 from dynacompile.capture.values.replaced import hidden_from_dynamo, kept_in_python
 from dynacompile.capture.values.row_functions import BuiltinValue
-from dynacompile.capture.values.rows import HANDLERS, handles
+from dynacompile.capture.values.rows import HANDLERS, handles, row_of
 from dynacompile.capture.values.sequence import ListValue, SequenceValue, TupleValue
 from dynacompile.capture.values.sequence_objects import SequenceObjectValue
 from dynacompile.capture.values.symbolic import SymbolicFloat, SymbolicInt
@@ -127,7 +127,6 @@ STATE_FACTS = (
 TENSOR_METHODS = {real: name for name, real in vars(torch.Tensor).items() if isinstance(real, types.FunctionType)}
 # Settings of torch.backends, read without arguments.
 SETTINGS = (
-    torch.get_float32_matmul_precision,
     torch.get_num_threads,
     torch.get_num_interop_threads,
     torch.onnx.is_in_onnx_export,
@@ -435,7 +434,8 @@ def setting(real: Any) -> None:
 
 
 for _real in SETTINGS:
-    setting(_real)
+    if row_of(_real) is None:  # no switch that a frame may set
+        setting(_real)
 
 
 @handles(torch.is_inference_mode_enabled)

@@ -15,12 +15,13 @@ from dynacompile.capture.values.base import Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, is_constant_object
 from dynacompile.capture.values.descriptors import bind_descriptor, class_source, is_data_descriptor
 from dynacompile.capture.values.functions import RefusedValue
-from dynacompile.capture.values.rows import handles
+from dynacompile.capture.values.rows import handles, row_of
 from dynacompile.capture.values.trusted_modules import is_trusted
 from dynacompile.errors import Unsupported
 from dynacompile.ir.guard_facts import Presence, identity
 from dynacompile.ir.namespaces import MISSING, class_lookup
 from dynacompile.ir.source import Attr, Constant, DictAttr, Source
+from dynacompile.private import of_torch
 
 if TYPE_CHECKING:
     from dynacompile.capture.values.context import Context
@@ -46,6 +47,8 @@ class PythonModuleValue(Value):
         if isinstance(found := cx.lookup(type(self.real), name), property) and self.real is deterministic and found.fget is not None:
             return cx.call_real(found.fget, Constant(found.fget, name), [self])  # type: ignore[arg-type]
         if is_trusted(self.real.__name__):
+            if is_setting(found):
+                return bind_descriptor(cx, found, self, cx.class_value(type(self.real), None), name, class_source(type(self.real), name))
             if not hasattr(self.real, name):
                 raise unsupported("would-raise", f"module {self.real.__name__!r} has no attribute {name!r}")
             found = getattr(self.real, name)
@@ -105,6 +108,10 @@ class PythonModuleValue(Value):
         if isinstance(found, property) and self.real is deterministic and found.fset is not None:
             cx.call_real(found.fset, Constant(found.fset, name), [self, value])  # type: ignore[arg-type]
             return
+        if is_setting(found):
+            store: Any = class_lookup(type(found), "__set__")
+            cx.call_real(store, class_source(type(found), "__set__"), [cx.wrap(found, class_source(cls, name)), self, value])
+            return
         is_plain = cx.lookup(cls, "__setattr__") is types.ModuleType.__setattr__ and (found is MISSING or not is_data_descriptor(found))
         if is_trusted(self.real.__name__) or not is_plain:
             super().set_attr(cx, name, value)
@@ -143,6 +150,12 @@ def wrap_python_module(cx: Context, real: types.ModuleType, source: Source) -> V
     if class_lookup(type(real), "__getattribute__") is not types.ModuleType.__getattribute__:
         return RefusedValue(real, "unknown-object", source, f"{source.text()}, a module whose class reads attributes of its own,")
     return PythonModuleValue(real, source)
+
+
+def is_setting(found: object) -> bool:
+    """Whether an attribute of a module of torch is a switch that a frame may set (`capture/tensors/switches.py`): a row has it, or closures over one do."""
+    parts = [getattr(found, part, None) for part in ("getter", "setter")]
+    return type(found) is of_torch.ContextProp and all(bool(getattr(part, "__closure__", None)) or row_of(part) is not None for part in parts)
 
 
 def is_put_there(found: object, name: str, module: types.ModuleType) -> bool:
