@@ -36,6 +36,7 @@ from dynacompile.capture.values import (  # noqa: F401 - importing them fills th
     deques,
     given_iterators,
     given_sequences,
+    given_views,
     itertools_rows,
     null_contexts,
     partials,

@@ -84,6 +84,7 @@ class Changes(Protocol):
     removed: dict[tuple[int, str], bool]
     class_attributes: dict[tuple[type, str], Value]
     assumed: list[Assumed]
+    refuse: Callable[[], None]
 
     @property
     def calls(self) -> Sequence[object]: ...

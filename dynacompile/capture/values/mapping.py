@@ -410,10 +410,10 @@ def is_mapping(cx: Context, value: Value) -> bool:
 
 
 class DictView(Value):
-    """dict.keys(), .values() or .items(). holder: the object that has the entries."""
+    """dict.keys(), .values() or .items(). holder: the object that has the entries. source: of one that exists before the frame."""
 
-    def __init__(self, owner: DictLike, kind: str):
-        self.owner, self.kind = owner, kind
+    def __init__(self, owner: DictLike, kind: str, source: Source | None = None):
+        self.owner, self.kind, self.source = owner, kind, source
         self.holder: Value = owner
 
     def pytype(self) -> type:
@@ -453,7 +453,7 @@ class DictView(Value):
         return super().method(cx, name, args, kwargs)
 
     def children(self) -> Sequence[Value]:
-        return (self.holder,)
+        return (self.holder,) if self.source is None else ()
 
     def rebuild(self, out: Writer) -> None:
         if self.holder is self.owner:
