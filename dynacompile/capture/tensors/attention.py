@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dynacompile.capture.breaks import unsupported
+from dynacompile.capture.tensors.tensor import TensorValue
 from dynacompile.capture.tensors.torch_modes import TorchModes
 from dynacompile.capture.values.base import Value, bind_arguments, wraps
 from dynacompile.capture.values.constant import ConstantValue, wrap_by_identity
@@ -140,3 +141,52 @@ def native_attention(cx: Context, args: list[Value], kwargs: dict[str, Value]) -
     if given[names.index("need_weights")].truth(cx):
         return made
     return TupleValue([made.elements(cx)[0], none])
+
+
+class AttentionParams(Value):
+    """torch.backends.cuda.SDPAParams: what attention is to compute, for questions about its kernels."""
+
+    def __init__(self, parts: Sequence[Value]):
+        self.parts = parts
+
+    def pytype(self) -> type:
+        return torch.backends.cuda.SDPAParams
+
+    def children(self) -> Sequence[Value]:
+        return self.parts
+
+    def rebuild(self, out: Writer) -> None:
+        out.call_function(torch.backends.cuda.SDPAParams, list(self.parts))
+
+    def is_on_cpu(self) -> bool:
+        """Whether none of these kernels can be used, whatever the sizes are."""
+        return any(isinstance(part, TensorValue) and part.fake.device.type == "cpu" for part in self.parts)
+
+    def example(self) -> Any:
+        """The same over fakes."""
+        fakes: list[Any] = [part.fake if isinstance(part, TensorValue) else part.constant() for part in self.parts]
+        if any(type(size) is not int for fake in fakes if isinstance(fake, torch.Tensor) for size in fake.shape):
+            raise unsupported("unknown-function", "a question about kernels of attention, for sizes that vary,")
+        return torch.backends.cuda.SDPAParams(*fakes)
+
+
+@handles(torch.backends.cuda.SDPAParams)
+def make_params(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    names = ["query", "key", "value", "attn_mask", "dropout", "is_causal", "enable_gqa"]
+    return AttentionParams(bind_arguments("SDPAParams", names, args, kwargs, {}))
+
+
+def kernel_question(real: Callable[..., bool]) -> None:
+    """A row for whether attention can use a kernel. What decides that beside the tensors is a fact of the graph."""
+
+    @handles(real)
+    def row(cx: Context, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        params, debug = bind_arguments(real.__name__, ["params", "debug"], args, kwargs, {"debug": ConstantValue(False)})
+        if not isinstance(params, AttentionParams) or debug.truth(cx) or cx.state(TorchModes).autocasts:
+            raise unsupported("unknown-function", real.__name__)
+        guard_attention(cx)
+        return cx.of(not params.is_on_cpu() and cx.guarded_call(real, [params.example()], {}))
+
+
+for _real in (torch.backends.cuda.can_use_flash_attention, torch.backends.cuda.can_use_efficient_attention, torch.backends.cuda.can_use_cudnn_attention):
+    kernel_question(_real)

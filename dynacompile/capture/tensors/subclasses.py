@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
+from torch.nn.attention.bias import CausalBias
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.tensors.tensor import METHODS, TensorValue
@@ -258,7 +259,7 @@ def check_class(cls: type, what: str) -> None:
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, whose attributes are looked up by code of its own,")
     if cls.__basicsize__ != torch.Tensor.__basicsize__ or any("__slots__" in base.__dict__ for base in cls.__mro__ if base not in torch.Tensor.__mro__):
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, has slots or fields written in C")
-    if cls.__module__.partition(".")[0] == "torch":
+    if cls.__module__.partition(".")[0] == "torch" and cls is not CausalBias:
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, is of a class of torch's own")
     if type(cls) is not type(torch.Tensor) and cls.__torch_function__ is not of_torch.disabled_torch_function_impl:  # type: ignore[attr-defined]
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, has a metaclass")

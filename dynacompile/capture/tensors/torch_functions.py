@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -498,6 +499,7 @@ def typed_tensor(cls: Any, dtype: torch.dtype | None) -> None:
             return cx.op("call_function", torch.empty, args, options)
         if len(args) == 1 and isinstance(args[0], SequenceValue) and not holds_tensors(args[0]) and not kwargs:
             return cx.op("call_function", torch.tensor, args, options)
+        args = [ConstantValue(int(a.value)) if isinstance(a, ConstantValue) and isinstance(a.value, enum.IntEnum) else a for a in args]
         if kwargs or not all(a.pytype() is int and isinstance(a, (ConstantValue, SymbolicInt)) for a in args):
             raise unsupported("unknown-function", f"{cls.__name__} of other things than numbers")
         return cx.op("call_function", torch.empty, [TupleValue(args or [ConstantValue(0)])], options)
