@@ -77,6 +77,19 @@ class ArrayValue(Value):
             self.tensor, self.known = constant_tensor(cx, self.known), None
         return self.tensor
 
+    def as_index(self, cx: Context, alone: bool) -> Value:
+        """Torch reads an array as it reads a list: whole numbers become int64, and of one that is the whole index each row would be an index."""
+        shape, dtype = self.shape_of(cx), self.dtype
+        if self.is_scalar or not shape or alone and len(shape) != 1 or dtype.kind not in "ib":
+            return self
+        if self.known is not None and dtype.kind == "i":
+            return ArrayValue(self.known.astype(np.int64)).as_tensor(cx)
+        found = self.as_tensor(cx)
+        return found if dtype.itemsize == 8 or dtype.kind == "b" else cx.op("call_method", "to", [found, ConstantValue(torch.int64)], {})  # type: ignore[return-value]
+
+    def shape_of(self, cx: Context) -> Sequence[Any]:
+        return self.known.shape if self.known is not None else self.as_tensor(cx).fake.shape
+
     def value(self, cx: Context) -> np.ndarray | None:
         """The array itself, where it is known still; a part of one that became a tensor is not."""
         if self.known is not None and id(root_of(self.known)) in cx.state(ArrayRoots).ids:

@@ -131,6 +131,14 @@ DECIDERS: list[Callable[[Context, TensorValue], bool | None]] = []
 """Who may know whether a tensor is true before the graph runs, in the order in which they are asked; each gives None where it does not know."""
 
 
+def index_of(cx: Context, key: Value) -> Value:
+    """An index of a tensor, with tensors in place of arrays of NumPy."""
+    if not isinstance(key, TupleValue):
+        return key.as_index(cx, True)
+    items = [item.as_index(cx, False) for item in key.items]
+    return key if all(a is b for a, b in zip(items, key.items)) else TupleValue(items)
+
+
 def decides(decider: Callable[[Context, TensorValue], bool | None]) -> Callable[[Context, TensorValue], bool | None]:
     """Registers who may know whether a tensor is true."""
     DECIDERS.append(decider)
@@ -367,6 +375,7 @@ class TensorValue(GraphTensor):
         found = cx.overrides.call(torch.Tensor.__getitem__, [self, key], {})
         if found is not None:
             return found
+        key = index_of(cx, key)
         if cx.bodies and cx.bodies[-1].is_mapped and (parts := points_of(key)):
             points = [part for part in parts if isinstance(part, TensorValue)]
             fixed = [SliceValue([ConstantValue(None)] * 3) if part in points else part for part in parts]
@@ -384,6 +393,7 @@ class TensorValue(GraphTensor):
         refuse_patched(cx, "__setitem__")
         if cx.overrides.call(torch.Tensor.__setitem__, [self, key, value], {}) is not None:
             return
+        key = index_of(cx, key)
         if any(isinstance(k, ConstantValue) and isinstance(k.value, bool) for k in (key, *(key.items if isinstance(key, SequenceValue) else ()))):
             raise unsupported("unknown-operation", "assignment to a tensor by a bool as index")
         if isinstance(key, TensorValue) and key.fake.dtype == torch.bool and not (key.fake.dim() or self.fake.dim()) and self.is_filled_by(value):

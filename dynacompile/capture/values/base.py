@@ -105,6 +105,10 @@ class Value:
     def del_item(self, cx: Context, key: Value) -> None:
         self.method(cx, "__delitem__", [key], {})
 
+    def as_index(self, cx: Context, alone: bool) -> Value:
+        """What a tensor is indexed by. alone: it is the whole index."""
+        return self
+
     def contains(self, cx: Context, item: Value) -> Value:
         return self.method(cx, "__contains__", [item], {})
 
