@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.fx
-from torch.nn.attention.bias import CausalBias
 
 from dynacompile.capture.breaks import raises, unsupported
 from dynacompile.capture.tensors.tensor import METHODS, TensorValue
@@ -251,6 +250,9 @@ def alias_of(tensor: torch.Tensor, cls: type) -> torch.Tensor:
     return tensor
 
 
+BIASES = "torch.nn.attention.bias"  # causal biases of attention are written as a user would; importing the module imports torch.compile
+
+
 def check_class(cls: type, what: str) -> None:
     """Refuses classes whose tensors are not plain ones with a class and attributes."""
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[attr-defined]
@@ -259,7 +261,7 @@ def check_class(cls: type, what: str) -> None:
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, whose attributes are looked up by code of its own,")
     if cls.__basicsize__ != torch.Tensor.__basicsize__ or any("__slots__" in base.__dict__ for base in cls.__mro__ if base not in torch.Tensor.__mro__):
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, has slots or fields written in C")
-    if cls.__module__.partition(".")[0] == "torch" and cls is not CausalBias:
+    if cls.__module__.partition(".")[0] == "torch" and cls.__module__ != BIASES:
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, is of a class of torch's own")
     if type(cls) is not type(torch.Tensor) and cls.__torch_function__ is not of_torch.disabled_torch_function_impl:  # type: ignore[attr-defined]
         raise unsupported("tensor-subclass", f"{what}, of {cls.__qualname__}, has a metaclass")
