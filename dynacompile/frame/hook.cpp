@@ -76,8 +76,8 @@ PyObject* run_entry_code(Thread& thread, PyThreadState* ts, Frame* frame, Entry*
 
 // Runs an entry: where that raises Restart, nothing has changed, and the call is made again as Python. The frame is gone by then.
 PyObject* run_or_restart(Thread& thread, PyThreadState* ts, Frame* frame, Entry* entry) {
-    std::optional<KeptCall> kept;
-    if (!without_throwing([&] { kept.emplace(frame); })) return unwind(ts, frame);
+    std::unique_ptr<KeptCall> kept;
+    if (!without_throwing([&] { kept = std::make_unique<KeptCall>(frame); })) return unwind(ts, frame);
     PyObject* result = run_entry_code(thread, ts, frame, entry);
     if (result || !is_restart_set()) return result;
     PyErr_Clear();

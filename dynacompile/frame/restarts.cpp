@@ -19,7 +19,7 @@ namespace dynacompile {
 namespace {
 
 PyObject* restart_type = nullptr;
-thread_local KeptCall* innermost_kept = nullptr;
+thread_local KeptCall* last_kept = nullptr;
 
 // Pushes the arguments of a frame as those of a vectorcall. Returns the keyword names (new), or null for none or an error.
 PyObject* unpack_arguments(const GivenCall& given, std::vector<PyObject*>& values, Py_ssize_t& positional) {
@@ -138,18 +138,15 @@ void restart(const RestartingCall& self, PyObject* const* args, const Before& be
     PyErr_SetNone(restart_type);
 }
 
-// `result`, which the graph gave, or null, where it raised.
-PyObject* settle(const RestartingCall& graph, PyObject* result, PyObject* const* args, const Before& before) {
-    if (result) KeptCall::let_go();
-    else restart(graph, args, before);
-    return result;
-}
-
 PyObject* restarting_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
     const RestartingCall& graph = *reinterpret_cast<RestartingCall*>(self);
-    if (!graph.draws && graph.written->empty()) return settle(graph, call_object(graph.call, args, nargsf, kwnames), args, {});
-    const Before before = state_before(graph, args);
-    return settle(graph, call_object(graph.call, args, nargsf, kwnames), args, before);
+    KeptCall* kept = KeptCall::claim();
+    const bool changes = graph.draws || !graph.written->empty();
+    const Before before = changes ? state_before(graph, args) : Before();
+    PyObject* result = call_object(graph.call, args, nargsf, kwnames);
+    if (!result) restart(graph, args, before);
+    else if (kept) kept->let_go();
+    return result;
 }
 
 PyObject* restarting_new(PyTypeObject* type, PyObject* args, PyObject*) {
@@ -214,7 +211,7 @@ PyObject* GivenCall::call(PyCodeObject* other) const {
     return PyErr_Occurred() ? nullptr : call_object(function.get(), values.data(), positional, names.get());
 }
 
-KeptCall::KeptCall(Frame* frame) : given_(frame), around_(innermost_kept), count_(given_.count()) {
+KeptCall::KeptCall(Frame* frame) : given_(frame), before_(last_kept), count_(given_.count()) {
     if (count_ > few) more_.resize(static_cast<size_t>(count_));
     PyObject** kept = count_ > few ? more_.data() : here_;
     std::copy(given_.slots, given_.slots + count_, kept);
@@ -223,23 +220,28 @@ KeptCall::KeptCall(Frame* frame) : given_(frame), around_(innermost_kept), count
     Py_INCREF(given_.code);
     Py_INCREF(given_.globals);
     Py_XINCREF(given_.closure);
-    innermost_kept = this;
+    if (before_) before_->after_ = this;
+    last_kept = this;
 }
 
 KeptCall::~KeptCall() {
-    innermost_kept = around_;
-    drop();
+    (after_ ? after_->before_ : last_kept) = before_;
+    if (before_) before_->after_ = after_;
+    let_go();
     Py_DECREF(given_.code);
     Py_DECREF(given_.globals);
     Py_XDECREF(given_.closure);
 }
 
-void KeptCall::drop() {
-    for (int i = std::exchange(count_, 0); i > 0; i--) Py_XDECREF(given_.slots[i - 1]);
+KeptCall* KeptCall::claim() {
+    KeptCall* found = last_kept;
+    while (found && found->claimed_) found = found->before_;
+    if (found) found->claimed_ = true;
+    return found;
 }
 
 void KeptCall::let_go() {
-    if (innermost_kept) innermost_kept->drop();
+    for (int i = std::exchange(count_, 0); i > 0; i--) Py_XDECREF(given_.slots[i - 1]);
 }
 
 bool is_restart_set() { return PyErr_ExceptionMatches(restart_type); }

@@ -21,7 +21,8 @@ struct GivenCall {
     PyObject** slots;
 };
 
-// Keeps what a frame was called with until the graph of its entry has run, which tells the innermost one of its thread. May throw std::bad_alloc.
+// Keeps what a frame was called with until the graph of its entry has run. Not on the C stack, which greenlets move: those of a thread are a list, in which
+// each graph finds its own. May throw std::bad_alloc.
 class KeptCall {
   public:
     explicit KeptCall(Frame* frame);
@@ -29,17 +30,17 @@ class KeptCall {
     KeptCall(const KeptCall&) = delete;
     PyObject* again() const { return given_.call(given_.code); }  // as Python, where it was not let go
 
-    static void let_go();  // what the innermost one of the thread keeps
+    static KeptCall* claim();  // by a graph that begins: the latest one of the thread that no graph has claimed; null where there is none
+    void let_go();
 
   private:
-    void drop();
-
     static constexpr int few = 12;
     GivenCall given_;
-    KeptCall* around_;
+    KeptCall *before_, *after_ = nullptr;
     PyObject* here_[few];
     std::vector<PyObject*> more_;
     int count_;
+    bool claimed_ = false;
 };
 
 bool is_restart_set();  // the current error is Restart

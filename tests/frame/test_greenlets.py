@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import greenlet
+import pytest
 import torch
 
 import dynacompile
@@ -260,3 +261,45 @@ print("end")
 """
     run = subprocess.run([sys.executable, "-X", "dev", "-W", "ignore", "-c", program], capture_output=True, text=True)
     assert run.returncode == 0 and run.stdout == "end\n", run.stderr[-2000:]
+
+
+def test_graphs_that_switch_keep_their_own_arguments():
+    """The graph of one stack runs to its end while a call of another one is under way, and the reverse; then the call of each raises, and is made again."""
+    waits = True
+
+    def pack(tensor):
+        if waits:
+            other.switch()
+        return tensor
+
+    def one(x, places, log):
+        log.append(len(log))
+        return (x.sin() * x.exp())[places]
+
+    def two(x, places, log):
+        log.append("begin")
+        y = (x * 2)[places]
+        log.append("middle")
+        dynacompile.graph_break()
+        if waits:
+            first.switch()
+        return (y * 2)[places]
+
+    compiled = [dynacompile.compile(f, backend="aot_eager", isolate_recompiles=True) for f in (one, two)]
+    good, bad, logs = torch.tensor([0, 1]), torch.tensor([0, 9]), ([], [])
+    found = []
+
+    def run_other():
+        found.append(compiled[1](torch.ones(2), good, logs[1]))
+        with pytest.raises(IndexError):
+            compiled[1](torch.ones(2), bad, logs[1])
+
+    first, other = greenlet.getcurrent(), greenlet.greenlet(run_other)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        found.append(compiled[0](torch.ones(2, requires_grad=True), good, logs[0]))
+    waits = False
+    with pytest.raises(IndexError):
+        compiled[0](torch.ones(2, requires_grad=True), bad, logs[0])
+    other.switch()
+    assert other.dead and len(found) == 2
+    assert logs == ([0, 1], ["begin", "middle", "begin"])
