@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,7 +121,10 @@ def test_workers_have_the_settings_that_keys_have(monkeypatch):
     monkeypatch.setenv("TRITON_F32_DEFAULT", "tf32")
     pool = WorkerPool(1)
     pool.warm()
-    environment = Path(f"/proc/{pool.workers[0].process.pid}/environ").read_bytes().split(b"\0")
+    place, environment = Path(f"/proc/{pool.workers[0].process.pid}/environ"), []
+    end = time.monotonic() + 30
+    while not any(environment) and time.monotonic() < end:  # empty until the worker has begun
+        environment = place.read_bytes().split(b"\0")
     pools.settings.cache_clear()
     assert b"TRITON_F32_DEFAULT=ieee" in environment
 

@@ -23,7 +23,7 @@ from dynacompile.capture.tensors.raising import DIVISIONS, FILLS, OF_MATRICES, R
 from dynacompile.capture.tensors.random_state import DRAWING, RandomState
 from dynacompile.capture.tensors.settings import Settings
 from dynacompile.ir.captured import GraphInput, Repeats, Restarts
-from dynacompile.ir.looks import made
+from dynacompile.ir.looks import given_by, sample_of
 from dynacompile.ir.rounds import is_again
 from dynacompile.ops.collectives import is_collective
 from dynacompile.private import of_torch
@@ -81,7 +81,7 @@ def restarts_of(
         raise CannotRestart
     draws = any(name_of(node) in DRAWING for node in operations(graph))
     places = {item.name: n for n, item in enumerate(inputs)}
-    if not may_be_copied([made(item.given) for item in written]) or draws and any(on_gpu(item.given) for item in inputs):
+    if not may_be_copied(written) or draws and any(on_gpu(item.given) for item in inputs):
         raise CannotRestart
     required = tuple(next(n for n, given in enumerate(outputs) if given is one) for one in cx.effects.required)
     if required and not runs_through(cx, graph, any(on_gpu(item.given) for item in inputs)):
@@ -92,7 +92,7 @@ def restarts_of(
 def repeats_of(cx: Context, graph: torch.fx.GraphModule | None, inputs: Sequence[GraphInput], written: Sequence[GraphInput]) -> Repeats | None:
     """How calls are made again in which the graph raises by the values of its operands; None where it can't raise so, or has changed by then what is not to
     be changed back. Little that is written is copied at each call, where an operation is known to raise."""
-    if graph is None or not may_be_copied([made(item.given) for item in written]):
+    if graph is None or not may_be_copied(written):
         return None
     inside, test = cx.state(Inside).nodes, is_known_to_raise if written else may_raise
     if not any(node not in inside and test(node) for node in operations(graph)) or changes_others(cx, graph, inputs):
@@ -104,35 +104,39 @@ def repeats_of(cx: Context, graph: torch.fx.GraphModule | None, inputs: Sequence
     return Repeats(draws, tuple(places[item.name] for item in written))
 
 
-def may_be_copied(changed: Sequence[object]) -> bool:
+def may_be_copied(written: Sequence[GraphInput]) -> bool:
     """Whether what a graph writes may be copied before it runs, and be put back."""
-    return len(changed) <= MOST_WRITTEN and all(map(is_small, changed)) and not any(map(has_history, changed))
+    if len(written) > MOST_WRITTEN:
+        return False
+    changed = [sample_of(item.given) for item in written]
+    return all(map(is_small, changed)) and not any(map(has_history, changed))
 
 
 def is_known_to_raise(node: torch.fx.Node) -> bool:
     """Whether an operation raises by what its operands hold: those of matrices on each device; on CPUs those of numbers and places, and ints divided by 0."""
     name = name_of(node).removeprefix("linalg_")
-    tensors = tensors_of(node)
     if name in OF_MATRICES:
         return True
-    if any(map(on_gpu, tensors)):
-        return False
     if name in ("getitem", "setitem"):
-        return any(isinstance(part, torch.fx.Node) for part in of_torch.tree_leaves(node.args[1]))
-    return name in RAISING or name in DIVISIONS and not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+        return any(isinstance(part, torch.fx.Node) for part in of_torch.tree_leaves(node.args[1])) and is_on_cpu(node)
+    if name in DIVISIONS:
+        return not any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors_of(node)) and is_on_cpu(node)
+    return name in RAISING and is_on_cpu(node)
 
 
 def may_raise(node: torch.fx.Node) -> bool:
     """Whether an operation is known to raise, or, on CPUs, not known to be harmless."""
-    if is_known_to_raise(node):
-        return True
     fills = name_of(node) in FILLS and isinstance(node.args[-1], torch.fx.Node)
-    return not any(map(on_gpu, tensors_of(node))) and (fills or not passes(node))
+    return is_known_to_raise(node) or (fills or not passes(node)) and is_on_cpu(node)
+
+
+def is_on_cpu(node: torch.fx.Node) -> bool:
+    return not any(map(on_gpu, tensors_of(node)))
 
 
 def tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
     """Fakes of what an operation is given and gives."""
-    values = [given.meta.get("val") for given in (node, *node.all_input_nodes)]
+    values = [sample_of(given_by(given)) for given in (node, *node.all_input_nodes)]
     return [part for part in of_torch.tree_leaves(values) if isinstance(part, torch.Tensor)]
 
 
@@ -176,4 +180,5 @@ def is_small(given: object) -> bool:
 
 
 def on_gpu(given: object) -> bool:
+    given = sample_of(given)
     return isinstance(given, torch.Tensor) and given.device.type != "cpu"
