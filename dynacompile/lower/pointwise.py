@@ -185,8 +185,8 @@ def is_computed_in_half(node: torch.fx.Node) -> bool:
 
 
 def converts_numbers(node: torch.fx.Node, val: torch.Tensor) -> bool:
-    """Whether eager's kernel takes a number beside a tensor as one of the tensor's dtype: of half precision it is rounded before the operation."""
-    return val.device.type == "cpu" and val.dtype in NEAREST and node.target in CONVERTING and not node.kwargs
+    """Whether eager's kernel takes a number beside a tensor, and `alpha`, in the tensor's dtype: of half precision it is rounded before the operation."""
+    return val.device.type == "cpu" and val.dtype in NEAREST and node.target in CONVERTING
 
 
 def may_divide_by_zero(op: Op, body: Sequence[Op]) -> bool:

@@ -142,6 +142,27 @@ def test_precise_rounds_as_eager_does(name, dtype, reference):
     assert torch.equal(got, program(x, y))
 
 
+FACTORS: dict[str, Callable[..., torch.Tensor]] = {
+    "add": lambda x, y, a: torch.add(x, y, alpha=a),
+    "sub": lambda x, y, a: torch.sub(x, y, alpha=a),
+    "rsub": lambda x, y, a: torch.rsub(x, y, alpha=a),
+    "in place": lambda x, y, a: x.clone().add_(y, alpha=a),
+    "foreach": lambda x, y, a: torch._foreach_add([x, y], [y, x], alpha=a)[0],
+    "to a number": lambda x, y, a: torch.add(x, 0.7, alpha=a),
+    "from a number": lambda x, y, a: torch.rsub(x, 0.7, alpha=a),
+}
+
+
+@pytest.mark.parametrize("varying", [[], ["a"]], ids=["constant", "symbol"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
+@pytest.mark.parametrize("name", FACTORS)
+def test_alpha_is_rounded_to_half_precision_as_eager_does_on_cpus(name, dtype, varying):
+    """Steps of SGD take the learning rate so."""
+    x, y = (torch.randn(31, 96, generator=torch.Generator().manual_seed(k)).to(dtype) for k in (1, 2))
+    compiled = dynacompile.compile(FACTORS[name], options={"reference": True, "varying": varying})
+    assert torch.equal(compiled(x, y, 0.3), FACTORS[name](x, y, 0.3))
+
+
 def test_without_precise_a_chain_is_rounded_once():
     x = torch.tensor([1.2998], dtype=torch.float16)
     program = CHAINS["cancelled"]
