@@ -305,6 +305,9 @@ def is_read_first(nest: Nest, read: Set[Index], stored: Index) -> bool:
 
 
 def is_alike(have: Buffer, wanted: Buffer) -> bool:
+    """Whether one fits where the other is. A C++ compiler takes it that numbers of different types lie apart: it may store one before it reads the other."""
+    if have.device.type == "cpu" and have.dtype != wanted.dtype:
+        return False
     return have.dtype.itemsize == wanted.dtype.itemsize and have.device == wanted.device and memory_extent(have) == memory_extent(wanted)
 
 

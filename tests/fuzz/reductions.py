@@ -22,7 +22,6 @@ from dynacompile.ir.body import without_dead
 from dynacompile.ir.index import Index
 from dynacompile.ir.loops import Access
 from dynacompile.ir.schedule import Kernel
-from dynacompile.ops.scalars import compute_dtype
 from tests.codegen.cpp_running import Library
 from tests.codegen.triton_cases import BF16, F16, F32, F64, I8, I32, I64, U8, Build, oracle, storages
 
@@ -37,7 +36,6 @@ IN_PLACE = 200_000
 TAILS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 130)
 DONOR = "_before"  # what the name of an operand ends with whose memory the result of the rest of the name takes
 COUNTERS = (I64, I32, I8, U8)
-OTHERS = {F32: I32, F16: BF16, BF16: F16, I32: F32, F64: I64, I8: U8}  # types of operands whose memory results of a type may take
 
 
 def of_everything(seed: int) -> Kernel:
@@ -158,9 +156,6 @@ class InPlace:
     def changed(self, name: str, dtype: torch.dtype, index: Index, into: bool) -> int:
         """The value of what will be written over; `later` stores there. into: the memory is an operand's, and the result has a name of its own."""
         self.targets.append((name, dtype, index))
-        if into and dtype in OTHERS and self.choose.random() < 0.4:
-            value = self.b.load(name + DONOR, OTHERS[dtype], index)
-            return value if self.b.body[value].dtype == compute_dtype(dtype) else self.b.cast(value, compute_dtype(dtype))
         return self.b.load(name + DONOR if into else name, dtype, index)
 
     def kernel(self) -> Kernel:
@@ -217,7 +212,7 @@ class InPlace:
 
 def shared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """With the memory of operands that results are written into."""
-    return {name: tensors.get(name + DONOR, t).view(t.dtype) for name, t in tensors.items()}
+    return {name: tensors.get(name + DONOR, t) for name, t in tensors.items()}
 
 
 def differing(seeds: range) -> Iterator[tuple[int, str]]:

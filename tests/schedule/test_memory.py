@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dynacompile.ir.index import Index, Var, atom
-from dynacompile.ir.loops import Access, Axis, Extern, Nest, Op
+from dynacompile.ir.loops import Access, Axis, Buffer, Extern, Nest, Op
 from dynacompile.ir.schedule import Launch, Place, Schedule
-from dynacompile.schedule.memory import Arena, is_read_first, memory_bytes
+from dynacompile.schedule.memory import Arena, is_alike, is_read_first, memory_bytes
 from tests.lower.tracing import UNFUSED, stages, trace
 
 
@@ -81,6 +81,12 @@ def test_arena_is_smaller_than_all_temps() -> None:
 def test_pointwise_chain_works_in_place() -> None:
     plan = stages(trace(lambda x, w: ((x @ w).exp() @ w).exp() @ w, [torch.randn(16, 16)] * 2), UNFUSED)[1]
     assert plan.arena == 2 * 16 * 16 * 4
+
+
+def test_types_that_a_cpp_compiler_tells_apart_share_no_memory_within_a_kernel() -> None:
+    for place, shared in (("cpu", False), ("cuda", True)):
+        numbers, counts = (Buffer("a", dtype, torch.device(place), (8,), (1,), "temp") for dtype in (torch.float32, torch.int32))
+        assert is_alike(numbers, numbers) and is_alike(numbers, counts) == shared
 
 
 def normalized_with_pick(place: Index, stored: Index, waits: bool = True) -> Nest:
