@@ -27,9 +27,12 @@ def switches():
     return {name: attempt(read) for name, (read, _) in SWITCHES.items()}  # torch refuses to read a mixture of old and new names
 
 
+ALLOWED = "__allow_nonbracketed_mutation_flag"
+
+
 @pytest.fixture(autouse=True)
 def restored(monkeypatch):
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)  # torch.testing's own test utilities forbid it
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, ALLOWED, True)  # torch.testing's own test utilities forbid it
     before = {name: read() for name, (read, _) in SWITCHES.items()}
     yield
     MATMUL.fp32_precision = "none"
@@ -262,3 +265,18 @@ def test_recompiles_where_a_program_has_set_what_the_frame_reads():
     """A switch that the frame saves is guarded."""
     events = check_same(told(by_attribute, torch.ones(4, 4)), backend="eager")
     assert sum(isinstance(e, Compiled) for e in events) == 2
+
+
+def test_where_torch_allows_no_switch_to_be_set_the_frame_raises(monkeypatch):
+    compiled, x = dynacompile.compile(by_attribute_of_cudnn, backend="eager", isolate_recompiles=True), torch.ones(2, 2)
+    for allowed in (True, False, True, False, True):
+        monkeypatch.setitem(torch.backends.flags_frozen.__globals__, ALLOWED, allowed)
+        got, want = attempt(compiled, x), attempt(by_attribute_of_cudnn, x)
+        assert repr(got) == repr(want) and isinstance(want, torch.Tensor) == allowed, (got, want)
+
+
+def by_attribute_of_cudnn(x):
+    CUDNN.benchmark = not CUDNN.benchmark
+    y = x.sin()
+    CUDNN.benchmark = not CUDNN.benchmark
+    return y
