@@ -45,6 +45,7 @@ SINCE_2_15 = (
 )
 """Taken by eager since torch 2.15: bounds that no number of the type can pass, and complex numbers of half precision."""
 FITTING = """
+m[:0].median(); m[:, :0].nanmedian()
 torch.full((2,), 60000.0, dtype=HALF); h.clamp(-1e4, 1e4); i ** 2; i.clamp(-128, 127); F.pad(m, (1, 1), value=1e30); m.max()
 torch.where(i > 0, i, float("inf")); torch.where(h > 0, h, -1e9); torch.where(h > 0, 1e300, h.double()); i.clamp(max=1e30)
 i.clamp(min=-float("inf"), max=300.5)
